@@ -22,7 +22,7 @@ mb_status bind(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
     const mb_tensor* next = inputs;
     for (uint32_t i = 0; i < graph.input_count; ++i) {
       const uint32_t index = graph.ports + i;
-      const plan::Port& port = s->port(index);
+      const auto& port = s->port(index);
       const mb_tensor& input = *next++;
       Span* region = &s->regions[kBound + index];
       if (!s->damaged) *region = {static_cast<char*>(input.data), kAnySize};
@@ -62,40 +62,55 @@ mb_status bind(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
 struct LoopStart {
   uint32_t bytes, tensors;
 };
+struct ParameterRoom {
+  int32_t words[MB_MAX_PARAMS + 1];
+};
 struct StepReader {
-  Session* s;
   uint32_t newest;  // the tensor that comes next
 
   static MB_INLINE StepReader of(Session* s, const plan::Graph& graph) {
     s->next = graph.steps;
-    return {s, graph.newest};
+    return {graph.newest};
   }
-  MB_INLINE uint32_t step(uint32_t) const { return s->read(); }
+  MB_INLINE uint32_t step(Session* s, const plan::Graph&, uint32_t) const { return s->read(); }
   // How far below the first tensor that no step had yet; 0 is that one.
-  MB_INLINE uint32_t tensor(const plan::Step&, uint32_t) {
+  MB_INLINE uint32_t tensor(Session* s, const plan::Step&, uint32_t) {
     const uint32_t below = s->read(), index = newest - below;
     newest += below == 0;
     return index;
   }
-  MB_INLINE LoopStart loop() const {
+  MB_INLINE const int32_t* params_end(Session* s, const plan::Step& step, uint32_t count, ParameterRoom* room) const {
+    const uint32_t next = s->next;
+    s->next = step.params;
+    int32_t* word = room->words;
+    for (; count != 0; --count) {
+      const uint32_t zigzag = s->read();
+      *word++ = static_cast<int32_t>(zigzag >> 1 ^ (0 - (zigzag & 1)));
+    }
+    s->next = next;
+    return word;
+  }
+  MB_INLINE LoopStart loop(Session* s) const {
     const uint32_t bytes = s->read(), tensors = s->read();
     return {bytes, tensors};
   }
-  MB_INLINE void back(const LoopStart& start) { s->next -= start.bytes, newest -= start.tensors; }
+  MB_INLINE void back(Session* s, const LoopStart& start) { s->next -= start.bytes, newest -= start.tensors; }
 };
 #else
 struct LoopStart {};
+struct ParameterRoom {};
 struct StepReader {
-  Session* s;
-  const plan::Graph& graph;
-
-  static MB_INLINE StepReader of(Session* s, const plan::Graph& graph) { return {s, graph}; }
-  MB_INLINE uint32_t step(uint32_t i) const { return graph.steps + i; }
-  MB_INLINE uint32_t tensor(const plan::Step& step, uint32_t k) const {
+  static MB_INLINE StepReader of(Session*, const plan::Graph&) { return {}; }
+  MB_INLINE uint32_t step(Session*, const plan::Graph& graph, uint32_t i) const { return graph.steps + i; }
+  MB_INLINE uint32_t tensor(Session* s, const plan::Step& step, uint32_t k) const {
     return *static_cast<const Index*>(s->at(step.args + k, plan::kArgs));
   }
-  MB_INLINE LoopStart loop() const { return {}; }
-  MB_INLINE void back(const LoopStart&) const {}
+  MB_INLINE const int32_t* params_end(Session* s, const plan::Step& step, uint32_t count, ParameterRoom*) const {
+    // One word stands behind the last step's parameters: where it is, all before it are.
+    return static_cast<const int32_t*>(s->at(step.params + count, plan::kParams));
+  }
+  MB_INLINE LoopStart loop(Session*) const { return {}; }
+  MB_INLINE void back(Session*, const LoopStart&) const {}
 };
 #endif
 
@@ -104,21 +119,21 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
   begin_rounds(s, graph);
   StepReader reader = StepReader::of(s, graph);
   for (uint32_t i = 0; i < graph.step_count; ++i) {
-    const plan::Step& step = *static_cast<const plan::Step*>(s->at(reader.step(i), plan::kSteps));
+    const plan::Step& step = *static_cast<const plan::Step*>(s->at(reader.step(s, graph, i), plan::kSteps));
     const plan::Kernel& kernel = s->kernel(step.kernel);
     const KernelRow& row = find_kernel(kernel.key);
     Tensor tensors[MB_MAX_ARGS > Call::kMiddle ? MB_MAX_ARGS : Call::kMiddle];
     const uint8_t* slot = kKernelSlots + row.slots;
     MB_OPAQUE(slot);  // else every access adds the address of the table again: a few bytes, under 16 in mlp
     for (uint32_t k = 0; k < row.arg_count; ++k, ++slot) {
-      const plan::Tensor& t = s->resolve(reader.tensor(step, k), &tensors[k]);
+      const plan::Tensor& t = s->resolve(reader.tensor(s, step, k), &tensors[k]);
       // Of the kernel's type, or absent where that may be; writable where it is written.
       if ((t.type != (*slot & kSlotType) && (t.region != kNothing || (*slot & kSlotOptional) == 0)) ||
           ((*slot & kSlotWritten) != 0 && t.region > kNothing))
         s->damaged = true;
     }
-    // One word stands behind the last step's parameters: where it is, all before it are.
-    const int32_t* end = static_cast<const int32_t*>(s->at(step.params + row.param_count, plan::kParams));
+    ParameterRoom room;
+    const int32_t* end = reader.params_end(s, step, row.param_count, &room);
     bool replaces = s->replaces_gradients != 0;
     replaces &= in_first_round(s);
     Call call = {tensors + Call::kMiddle, end - row.param_count, replaces ? 0u : step.accumulate};
@@ -136,18 +151,18 @@ mb_status run_steps(Session* s, const plan::Graph& graph) {
     if (status == kSkipUpdateStatus) return status;
 #endif
 #if MB_FUSED_UPDATES
-    if (status != MB_OK) return fail_step(s, status, tensors, i, s->name(kernel.name));
+    if (status != MB_OK) return fail_step(s, status, tensors, i, s->name_of(kernel, step.kernel));
 #endif
     if (status != MB_OK)
       return fail(s, status == MB_BAD_VALUE ? Failure::kStepValues : Failure::kStepShapes, i,
-                  word_of(s->name(kernel.name)));
+                  word_of(s->name_of(kernel, step.kernel)));
 #if MB_LOOPS
     if (step.loop != 0) {
       if (i < last) s->damaged = true;  // loops within loops may never end
       last = i;
-      const LoopStart start = reader.loop();
+      const LoopStart start = reader.loop(s);
       if (goes_on(s, graph)) {
-        reader.back(start);
+        reader.back(s, start);
 #if MB_LOOPS > 3
         i -= step.loop == kFromStart ? i + 1 : step.loop;
 #else

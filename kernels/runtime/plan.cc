@@ -12,32 +12,57 @@ const void* Session::at(uint32_t index, plan::VectorIndex vector) const {
 
 #if MB_DENSE
 uint32_t Session::read() const {
-  uint32_t number = 0;
-  while (next < count[plan::kStream]) {
-    const uint32_t byte = static_cast<uint8_t>(data[plan::kStream][next++]);
+  for (uint32_t number = 0; next < stream_bytes;) {
+    const uint32_t byte = stream[next++];
     number = number << 7 | (byte & 127);
     if (byte < 128) return number;
   }
   damaged = true;
   return ~uint32_t{0};
 }
+
+const char* Session::name(uint32_t i) const {
+  const char *text = data[plan::kNames], *last = text + count[plan::kNames] - 1;  // a NUL
+  for (; i != 0 && text < last; --i) text += length_of(text) + 1;
+  return text < last ? text : last;
+}
 #endif
 
 bool Session::read_plan(const void* bytes, size_t size) {
   start = static_cast<const char*>(bytes);
+  // Of plans with loops, those that the library was made for.
+  constexpr uint32_t kLoops = (MB_LOOPS ? plan::kLoopVersion : 0) | (MB_LOOPS > 1 ? plan::kBackwardLoopVersion : 0) |
+                              (MB_LOOPS > 2 ? plan::kControlledLoopVersion : 0) |
+                              (MB_LOOPS > 3 ? plan::kLongLoopVersion : 0);
+#if MB_DENSE
+  // A multiple of 8 bytes, and not none: the head is there, and vectors that are aligned at the end are aligned.
+  if (((reinterpret_cast<uintptr_t>(bytes) | size) & 7) != 0 || size - 1 >= 0x7fffffff) return false;
+  const uint32_t* head = static_cast<const uint32_t*>(bytes);
+  uint32_t identifier;
+  __builtin_memcpy(&identifier, plan::kIdentifier, sizeof identifier);
+  stream = static_cast<const uint8_t*>(bytes);
+  stream_bytes = static_cast<uint32_t>(size);
+  next = 2 * sizeof *head;
+  // The numbers of elements and the scalars follow one another in the file as they do here.
+  for (uint32_t* number = count; number <= &draw_bytes; ++number) *number = read();
+  stream += next;
+  uint32_t rest = stream_bytes -= next;
+  for (uint32_t i = 0; i < plan::kVectors; ++i) {
+    const uint64_t length = uint64_t{count[i]} * plan::kStrides[i];
+    if (length > rest) return false;
+    rest -= static_cast<uint32_t>(length);
+    data[i] = reinterpret_cast<const char*>(stream) + rest;
+  }
+  bool good = !damaged && (head[0] & ~kLoops) == plan::kVersion && head[1] == identifier;
+#else
   Flatbuffer file = {static_cast<const uint8_t*>(bytes), static_cast<uint32_t>(size)};
   bool good = reinterpret_cast<uintptr_t>(bytes) % 8 == 0 && size < 0x80000000;
   uint32_t root = file.root(plan::kIdentifier);
-  // Of plans with loops, those that the library was made for.
-  constexpr uint64_t kLoops = (MB_LOOPS ? plan::kLoopVersion : 0) | (MB_LOOPS > 1 ? plan::kBackwardLoopVersion : 0) |
-                              (MB_LOOPS > 2 ? plan::kControlledLoopVersion : 0) |
-                              (MB_LOOPS > 3 ? plan::kLongLoopVersion : 0);
-  good &= (file.scalar(root, plan::kTrainer_version, 4) & ~kLoops) == plan::kVersion;
+  good &= (file.scalar(root, plan::kTrainer_version, 4) & ~uint64_t{kLoops}) == plan::kVersion;
   // Scalars and vectors follow one another in the schema as they do here.
   Bytes* number = &trainable_bytes;
   constexpr uint32_t kLast = MB_CHECKSUMS  ? plan::kTrainer_fingerprint + 2 * MB_DRAWS
                              : MB_ROLLBACK ? plan::kTrainer_rollback_bytes
-                             : MB_DENSE    ? plan::kTrainer_arena + 4
                                            : plan::kTrainer_arena;
   for (uint32_t slot = plan::kTrainer_trainable_bytes; slot <= kLast; slot += 2)
     *number++ = static_cast<Bytes>(file.scalar(root, slot, sizeof(Bytes)));
@@ -47,6 +72,7 @@ bool Session::read_plan(const void* bytes, size_t size) {
     count[i] = vector.count;
     good &= vector.data != nullptr;
   }
+#endif
 #if MB_ROLLBACK || MB_CHECKSUMS
   const Bytes least = rollback_bytes;
 #else
@@ -54,6 +80,7 @@ bool Session::read_plan(const void* bytes, size_t size) {
 #endif
 #if MB_DENSE
   good &= uint64_t{count[plan::kDefaults]} + constant_count <= expr_count;
+  good &= uint64_t{count[plan::kParameters]} + count[plan::kPorts] <= count[plan::kTensors];
 #endif
   return good && count[plan::kNames] > 0 && data[plan::kNames][count[plan::kNames] - 1] == 0 &&
          count[plan::kDefaults] <= kMostSymbols && value_count() <= kMostExprs && arena < value_count() &&
@@ -118,7 +145,7 @@ Size Session::evaluate() {
   for (uint32_t n = constant_count; n != 0; --n) values[i++] = static_cast<Size>(constant += read());
   for (; i < value_count(); ++i) {
     const uint32_t first = read();
-    const plan::Expr e = {static_cast<int32_t>(i - 1 - (first >> 3)), static_cast<Index>(read()),
+    const plan::Expr e = {static_cast<int32_t>(i - 1 - (first >> 3)), read(),
                           static_cast<uint16_t>(plan::kExprAdd + (first & 7))};
 #else
   for (uint32_t i = 0; i < value_count(); ++i) {
@@ -131,25 +158,29 @@ Size Session::evaluate() {
   return values[arena];
 }
 
-const plan::Tensor& Session::resolve(uint32_t index, Tensor* tensor) const {
 #if MB_DENSE
+plan::Tensor Session::resolve(uint32_t index, Tensor* tensor) const {
   const plan::Record& record = *static_cast<const plan::Record*>(at(index, plan::kTensors));
-  plan::Tensor& t = found;
-  t.shape = record.shape;
-  const Index* dims = shape(t);
-  const uint32_t head = *dims, rank = head & 15;
-  t.type = head >> 4 & 31;
-#if MB_LOOPS > 1
-  t.walks = static_cast<uint8_t>((head >> 9 & 1) | (head >> 12 & 2));
-  t.region = head >> 10 & 7;
-#else
-  t.walks = head >> 9 & 1;
-  t.region = static_cast<uint16_t>(head >> 10);
-#endif
+  struct {
+    uint32_t at, type, region, shape, walks;
+  } t;
   t.at = record.at;
-  // Bound values start at the first constant, which is 0.
-  if (t.region == kBound) t.region += t.at, t.at = static_cast<Index>(count[plan::kDefaults]);
+  t.shape = record.shape;
+  const Index* dims = static_cast<const Index*>(at(t.shape, plan::kShapes));
+#if MB_DENSE > 1
+  const uint32_t head = *static_cast<const uint16_t*>(at(*dims, plan::kHeads));
 #else
+  const uint32_t head = *dims;
+#endif
+  // From the lowest bit: type, 2 where it goes back in rounds, 1 where it goes on, region, rank.
+  t.type = head & 31;
+  t.walks = (head >> 5 & 2) | (head >> 7 & 1);
+  t.region = head >> 8 & 7;
+  const uint32_t rank = head >> 11;
+  // Bound values start at the first constant, which is 0.
+  if (t.region == kBound) t.region += t.at, t.at = count[plan::kDefaults];
+#else
+const plan::Tensor& Session::resolve(uint32_t index, Tensor* tensor) const {
   const plan::Tensor& t = *static_cast<const plan::Tensor*>(at(index, plan::kTensors));
   const Index* dims = shape(t);
   const uint32_t rank = *dims;
@@ -185,7 +216,11 @@ const plan::Tensor& Session::resolve(uint32_t index, Tensor* tensor) const {
     if (good && span.data != nullptr) tensor->data = span.data + at;
   }
   damaged |= !good;
+#if MB_DENSE
+  return {static_cast<uint16_t>(t.type), static_cast<uint16_t>(t.region), t.shape};
+#else
   return t;
+#endif
 }
 
 }  // namespace minbuild

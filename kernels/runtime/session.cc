@@ -117,7 +117,7 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
   mb_status status = s->lay_out();
   for (uint32_t i = s->count[plan::kKernels]; i-- > 0;) {  // the first that lacks is the last to be told
     const plan::Kernel& kernel = s->kernel(i);
-    if (find_kernel(kernel.key).key == 0) status = fail(s, Failure::kKernel, word_of(s->name(kernel.name)));
+    if (find_kernel(kernel.key).key == 0) status = fail(s, Failure::kKernel, word_of(s->name_of(kernel, i)));
   }
   if (status == MB_OK) status = read_checkpoint(s, checkpoint, checkpoint_size);
   if (status == MB_OK) {
@@ -225,12 +225,7 @@ mb_status mb_get(const mb_session* session, int list, size_t index, mb_parameter
     if (list & MB_OUTPUTS) first += count, count = graph.output_count;
   }
   if (static_cast<uint32_t>(list) > MB_PARAMETERS || index >= count) return MB_INVALID_ARGUMENT;
-#if MB_COMPILED
   const plan::Port& port = s->entry(first + static_cast<uint32_t>(index), vector);
-#else
-  static_assert(sizeof(plan::Port) == sizeof(plan::Parameter), "both are a name and a tensor");
-  const plan::Port& port = *static_cast<const plan::Port*>(s->at(first + static_cast<uint32_t>(index), vector));
-#endif
   found->name = s->name(port.name);
   // Both kinds of tensors have their data, rank and dimensions in the same places.
   const plan::Tensor& t = s->resolve(port.tensor, reinterpret_cast<Tensor*>(&found->value));

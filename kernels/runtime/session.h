@@ -28,7 +28,11 @@ constexpr uint32_t kMostExprs = 1 << 18;
 #else
 using Size = int32_t;
 using Bytes = uint32_t;
+#if MB_DENSE
+using plan::Index;
+#elif !MB_WIDE
 using Index = uint16_t;
+#endif
 using Divisor = uint32_t;
 constexpr int64_t kMostValue = 0x7fffffff;
 MB_INLINE bool is_value(int64_t n) { return n == static_cast<int32_t>(n); }
@@ -113,8 +117,9 @@ struct Session : mb_session {
   bool keeps_checkpoint;  // frozen parameters are read where the checkpoint is
   uint32_t region_count;
 #if MB_DENSE
-  mutable uint32_t next;       // byte of the plan's stream
-  mutable plan::Tensor found;  // what was resolved last
+  mutable uint32_t next;  // byte of the plan's stream
+  uint32_t stream_bytes;
+  const uint8_t* stream;
 #endif
   Span* regions;
   Size* values;                    // of the plan's expressions
@@ -123,13 +128,13 @@ struct Session : mb_session {
 #if MB_DENSE
   Bytes expr_count, constant_count;  // expressions are the free dimensions, constants, and operations
 #endif
-#if MB_ROLLBACK || MB_CHECKSUMS
+#if MB_DENSE || MB_ROLLBACK || MB_CHECKSUMS
   Bytes rollback_bytes;  // at the end of what persists: what a failed call restores from a copy behind it
 #endif
-#if MB_CHECKSUMS
+#if MB_DENSE || MB_CHECKSUMS
   Bytes fingerprint;  // of the model; 32 bits
 #endif
-#if MB_CHECKSUMS && MB_DRAWS
+#if MB_DENSE || (MB_CHECKSUMS && MB_DRAWS)
   Bytes draw_bytes;  // of counters of random draws, before the progress
 #else
   static constexpr Bytes draw_bytes = 0;
@@ -166,34 +171,55 @@ struct Session : mb_session {
   bool read_plan(const void* bytes, size_t size);
   // The index comes first, as in all that ask for one vector: none has to move it.
   MB_NOINLINE const void* at(uint32_t index, plan::VectorIndex vector) const;
-  const char* name(uint32_t i) const { return static_cast<const char*>(at(i, plan::kNames)); }
 #if MB_DENSE
+  // Text number i; the empty one that ends them where there are fewer.
+  MB_NOINLINE const char* name(uint32_t i) const;
   // The next number of the stream: 7 bits a byte, the high ones first, and 128 in all but the last. One that is not there
   // has all bits set, and is remembered as damage.
   MB_NOINLINE uint32_t read() const;
   uint32_t value_count() const { return expr_count; }
   // As much of an expression as those need who look for free dimensions.
-  plan::Expr expr(uint32_t i) const {
+  MB_INLINE plan::Expr expr(uint32_t i) const {
     const uint32_t symbols = count[plan::kDefaults];
     return {static_cast<int32_t>(i), 0,
             i < symbols                    ? plan::kExprSymbol
-            : i < symbols + constant_count ? plan::kExprConstant
+            : i - symbols < constant_count ? plan::kExprConstant
                                            : plan::kExprMultiply};
   }
+  static plan::Parameter parameter(uint32_t i) { return {i, i}; }
+  plan::Port port(uint32_t i) const { return parameter(i + count[plan::kParameters]); }
+  // An entry of one of these two lists.
+  plan::Port entry(uint32_t i, plan::VectorIndex vector) const {
+    return vector == plan::kParameters ? parameter(i) : port(i);
+  }
+  uint32_t order(uint32_t i) const {
+    return count[plan::kOrders] == 0 ? i : *static_cast<const Index*>(at(i, plan::kOrders));
+  }
+  // The names of moments in checkpoints.
+  const char* moment(uint32_t i) const { return name(i + count[plan::kParameters] + count[plan::kPorts]); }
+  const char* name_of(const plan::Kernel&, uint32_t i) const {
+    return moment(i + count[plan::kMoments] + count[plan::kDefaults]);
+  }
 #else
+  const char* name(uint32_t i) const { return static_cast<const char*>(at(i, plan::kNames)); }
   uint32_t value_count() const { return count[plan::kExprs]; }
   const plan::Expr& expr(uint32_t i) const { return *static_cast<const plan::Expr*>(at(i, plan::kExprs)); }
-#endif
   const plan::Port& port(uint32_t i) const { return *static_cast<const plan::Port*>(at(i, plan::kPorts)); }
   const plan::Parameter& parameter(uint32_t i) const {
     return *static_cast<const plan::Parameter*>(at(i, plan::kParameters));
   }
-  const plan::Kernel& kernel(uint32_t i) const { return *static_cast<const plan::Kernel*>(at(i, plan::kKernels)); }
-  const plan::Graph& graph(uint32_t i) const { return *static_cast<const plan::Graph*>(at(i, plan::kGraphs)); }
+  const plan::Port& entry(uint32_t i, plan::VectorIndex vector) const {
+    static_assert(sizeof(plan::Port) == sizeof(plan::Parameter), "both are a name and a tensor");
+    return *static_cast<const plan::Port*>(at(i, vector));
+  }
   // The place of a parameter among those that are inputs of the training graph.
   uint32_t order(uint32_t i) const { return parameter(i).order; }
   // The names of moments in checkpoints.
   const char* moment(uint32_t i) const { return name(*static_cast<const uint32_t*>(at(i, plan::kMoments))); }
+  const char* name_of(const plan::Kernel& kernel, uint32_t) const { return name(kernel.name); }
+#endif
+  const plan::Kernel& kernel(uint32_t i) const { return *static_cast<const plan::Kernel*>(at(i, plan::kKernels)); }
+  const plan::Graph& graph(uint32_t i) const { return *static_cast<const plan::Graph*>(at(i, plan::kGraphs)); }
   // The rank (in a dense plan with what else a tensor is), then an expression for each dimension.
   const Index* shape(const plan::Tensor& t) const { return static_cast<const Index*>(at(t.shape, plan::kShapes)); }
   // Region of a parameter that is bound.
@@ -213,7 +239,11 @@ struct Session : mb_session {
 #endif
   // Shape and place of a tensor under the current sizes. One that is malformed or not within its region has no data and
   // makes the plan damaged.
+#if MB_DENSE
+  plan::Tensor resolve(uint32_t index, Tensor* tensor) const;
+#else
   const plan::Tensor& resolve(uint32_t index, Tensor* tensor) const;
+#endif
 };
 #endif
 

@@ -19,7 +19,7 @@ from minbuild.planning.capabilities import Capabilities, capabilities_of, from_d
 from minbuild.planning.compiled_model import CompiledModel, with_dense_plans
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.library_contents import LibraryContents
-from minbuild.planning.plan_encoding import DENSE_VERSION
+from minbuild.planning.plan_encoding import DENSE_VERSIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +85,9 @@ def missing_capabilities(model: CompiledModel, package: InstalledPackage) -> tup
         }
         same = all(model.artifacts.digests[name] == digest for name, digest in own.items())
         return () if own and same else (_ANOTHER.format(package.folder),)
-    if package.capabilities.plan & DENSE_VERSION:
-        model = (with_dense_plans((model,)) or (model,))[0]
+    for most in (1, 2):
+        if package.capabilities.plan & DENSE_VERSIONS[most]:
+            model = (with_dense_plans((model,), most) or (model,))[0]
     contents = contents_of((model,))
     needed = capabilities_of(contents)
     available, where = package.capabilities, str(package.folder)

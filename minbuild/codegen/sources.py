@@ -17,6 +17,7 @@ from minbuild.ir import Kernel
 from minbuild.ir.flatbuffers.codec import Schema, parse_schema
 from minbuild.ir.plan import LONGEST_COUNTED, LOOP_CONTROL
 from minbuild.ops import Registry
+from minbuild.planning.dense_file import COUNTED, IDENTIFIERS, VECTORS, stride
 from minbuild.planning.library_contents import COMPONENTS, PROPERTY_BYTES, SAFETY, LibraryContents
 from minbuild.planning.plan_encoding import (
     EXPRESSIONS,
@@ -35,6 +36,7 @@ _SCALARS = {"ubyte": "uint8_t", "byte": "int8_t", "ushort": "uint16_t", "short":
 }  # fmt: skip
 _RUNTIME = ("session.cc", "error_text.cc", "checkpoint_read.cc", "files.cc")
 _FLAVORS = {False: "plan.cc", True: "compiled.cc"}  # what runs the plan, by whether it is compiled in
+_LOOP_VERSIONS = dict(zip(("Loop", "BackwardLoop", "ControlledLoop", "LongLoop"), LOOP_VERSIONS, strict=True))
 _COMPILED_ONLY = "runtime/compiled_session.inc"
 _WRITER = "checkpoint_write.cc"
 _THREADS = "threads.cc"
@@ -115,8 +117,9 @@ def _plan_header(contents: LibraryContents, stamp: str) -> str:
     """The header by which the runtime knows plans: how they are laid out, or the one that is compiled in."""
     version = plan_version(contents.fused_updates)
     if not contents.compiled:
-        schema = plan_schema(contents.wide, contents.dense)
-        return _schema_header("plan", schema, version, "trainer.fbs", stamp)
+        if contents.dense:
+            return _dense_plan_header(contents, version, stamp)
+        return _schema_header("plan", plan_schema(contents.wide), version, "trainer.fbs", stamp)
     values = compile_plan(
         contents.compiled_plan,
         contents.kernels,
@@ -124,6 +127,20 @@ def _plan_header(contents: LibraryContents, stamp: str) -> str:
         straight=contents.straight,
     )
     return render("package/compiled_plan.h.j2", stamp=stamp, version=version, **values)
+
+
+def _dense_plan_header(contents: LibraryContents, version: int, stamp: str) -> str:
+    small = contents.dense > 1
+    return render(
+        "package/dense_plan.h.j2",
+        stamp=stamp,
+        version=version,
+        versions=_LOOP_VERSIONS,
+        identifier=IDENTIFIERS[small].decode(),
+        index="uint8_t" if small else "uint16_t",
+        vectors=[{"name": n.capitalize(), "stride": stride(n, small)} for n in (*VECTORS, *COUNTED)],
+        expressions=EXPRESSIONS,
+    )
 
 
 def _checkpoint_schema() -> Schema:
@@ -156,9 +173,7 @@ def _schema_header(namespace: str, schema: Schema, version: int, source: str, st
         namespace=namespace,
         identifier=schema.identifier,
         version=version,
-        versions=dict(zip(("Loop", "BackwardLoop", "ControlledLoop", "LongLoop"), LOOP_VERSIONS, strict=True))
-        if namespace == "plan"
-        else {},
+        versions=_LOOP_VERSIONS if namespace == "plan" else {},
         tables=list(schema.tables.values()),
         structs=structs,
         expressions=EXPRESSIONS if namespace == "plan" else (),
@@ -187,7 +202,7 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
         panel_bytes=contents.panel_bytes,
         compact=int(contents.compact_checkpoints),
         wide=int(contents.wide),
-        dense=int(contents.dense),
+        dense=contents.dense,
         draws=int(contents.draws),
         fused_updates=int(contents.fused_updates),
         loss_scaling=_loss_scaling_keys(contents),
@@ -203,6 +218,7 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
         property_bytes=PROPERTY_BYTES,
         expressions=[(name.upper(), int(name in contents.expressions)) for name in EXPRESSIONS[2:]],
         max_args=max((len(k.args) for k in contents.kernels), default=1),
+        max_params=max((k.params for k in contents.kernels), default=1),
         features=[(_macro(f), int(f in contents.features)) for f in features],
         instantiations=sorted(by_stem.items()),
     )

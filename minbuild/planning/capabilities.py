@@ -8,14 +8,14 @@ from typing import Any
 
 from minbuild.ir import Kernel
 from minbuild.planning.library_contents import LibraryContents
-from minbuild.planning.plan_encoding import DENSE_VERSION, WIDE_VERSION, plan_version, stable_key
+from minbuild.planning.plan_encoding import DENSE_VERSIONS, WIDE_VERSION, plan_version, stable_key
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """Kernels by symbol with a number that changes with their arguments, features, and parts of the runtime. `plan` is
-    the version of the plans it reads, plus `WIDE_VERSION` where they are wide and `DENSE_VERSION` where they
-    are dense."""
+    the version of the plans it reads, plus `WIDE_VERSION` where they are wide and one of `DENSE_VERSIONS` where
+    they are dense."""
 
     plan: int
     kernels: Mapping[str, int]
@@ -29,7 +29,7 @@ class Capabilities:
 def capabilities_of(contents: LibraryContents) -> Capabilities:
     """The capabilities of a library of these contents, or the requirements of a plan."""
     return Capabilities(
-        plan_version(contents.fused_updates) + WIDE_VERSION * contents.wide + DENSE_VERSION * contents.dense,
+        plan_version(contents.fused_updates) + WIDE_VERSION * contents.wide + DENSE_VERSIONS[contents.dense],
         kernels={kernel.symbol: _signature(kernel) for kernel in contents.kernels},
         features=frozenset(contents.features),
         expressions=frozenset(contents.expressions),

@@ -20,7 +20,7 @@ from minbuild.planning.compact_checkpoint import compact_checkpoint
 from minbuild.planning.inference_export import inference
 from minbuild.planning.library_contents import COMPONENTS
 from minbuild.planning.plan import build_plan
-from minbuild.planning.plan_encoding import encode_plan, is_dense, is_wide
+from minbuild.planning.plan_encoding import dense_form, encode_plan, is_wide
 from minbuild.planning.ram_budget import FittedPlan
 
 DEFAULT_LARGEST = 32  # of free dimensions
@@ -120,22 +120,23 @@ def replan(model: CompiledModel, operators: Registry) -> CompiledModel:
         program = optimize(model.program, operators)
     plan = build_plan(program, operators, model.threads, packs=model.options.packs)
     before = model.plan_bytes
-    data = encode_plan(plan, model.largest, is_wide(before), model.options.kernel_names, is_dense(before))
+    data = encode_plan(plan, model.largest, is_wide(before), model.options.kernel_names, dense_form(before))
     return replace(
         model, registry=operators, plan=plan, plan_bytes=data, direct_plan=model.direct_plan or before
     )
 
 
-def with_dense_plans(models: Sequence[CompiledModel]) -> tuple[CompiledModel, ...] | None:
-    """`models` with plans in the dense encoding; None where a plan has too much for it, as one library reads plans of
-    one encoding."""
-    plans = [
-        encode_plan(m.plan, m.largest, is_wide(m.plan_bytes), m.options.kernel_names, dense=True)
-        for m in models
-    ]
-    if not all(map(is_dense, plans)):
-        return None
-    return tuple(replace(m, plan_bytes=plan) for m, plan in zip(models, plans, strict=True))
+def with_dense_plans(models: Sequence[CompiledModel], most: int = 2) -> tuple[CompiledModel, ...] | None:
+    """`models` with plans in the dense encoding, all in one form, at `most` that of this number (`dense_form`); None
+    where a plan has too much for it, as one library reads plans of one encoding."""
+    for form in range(most, 0, -1):
+        plans = [
+            encode_plan(m.plan, m.largest, is_wide(m.plan_bytes), m.options.kernel_names, dense=form)
+            for m in models
+        ]
+        if all(dense_form(plan) == form for plan in plans):
+            return tuple(replace(m, plan_bytes=plan) for m, plan in zip(models, plans, strict=True))
+    return None
 
 
 def with_compact_checkpoint(model: CompiledModel) -> CompiledModel:

@@ -1,105 +1,90 @@
-"""The dense encoding of a plan: the tables of `plan_encoding`, with expressions and steps as streams of numbers of
-7 bits a byte, and tensors in order of use.
-
-A device reads it in place and in order: expressions when sizes change, steps as they run; nothing is decoded into
-memory. Expressions are the free dimensions, constants by size as differences, then operations as (distance of the first
-operand, operator) and the second operand. A step is the number of its kind (kernel, parameters, outputs it adds to,
-loop), then each argument as its distance from the first tensor that no step had yet, which 0 names; behind the last
-step of a loop stand the bytes and the tensors to go back. What a tensor is besides its place stands before its shape:
-rank, type, 1 where it is its own size further on in every round of a loop, region, 1 where it is its own size further
-back.
-"""
+"""The tables of a plan in the dense encoding, whose file `dense_file` describes, and back."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from minbuild.ir.plan import LONGEST_COUNTED
+from minbuild.planning.dense_file import COUNTED, SCALARS, DensePlan, NumberReader, dtype_of, varint
+from minbuild.planning.overlapping import overlapping
 
 _CONSTANT, _SYMBOL, _FIRST_OPERATION = 0, 1, 2  # operators of expressions
-_BOUND = 5  # the first region of what is bound; its tensors have 0 as their place
-_MOST = 0xFFFF  # of indices
-_LARGEST_KERNEL = 0xFF
+_BOUND = 5  # the first region of what is bound; the places of its tensors count from here
 
 Tables = Mapping[str, Any]
 
 
-def _varint(number: int) -> bytes:
-    assert number >= 0
-    groups = [number & 127]
-    while number := number >> 7:
-        groups.append(number & 127 | 128)
-    return bytes(reversed(groups))
-
-
-@dataclass
-class _Reader:
-    """Numbers of a stream. Raises ValueError behind its end, and when more is read than a sound plan can have."""
-
-    data: bytes
-    at: int = 0
-    budget: int = 0
-
-    def number(self) -> int:
-        number = 0
-        while self.at < len(self.data) and self.budget > 0:
-            byte = self.data[self.at]
-            self.at, self.budget = self.at + 1, self.budget - 1
-            number = (number << 7 | byte & 127) & 0xFFFFFFFF
-            if byte < 128:
-                return number
-        raise ValueError(f"byte {self.at} of a stream: it ends within a number; the plan is damaged")
+def _zigzag(number: int) -> int:
+    return (number << 1 ^ number >> 31) & 0xFFFFFFFF
 
 
 # ----------------------------------------------------------------------------------------------------- encode
 
 
-def dense_tables(tables: Tables, counts: Sequence[int]) -> dict[str, Any] | None:
-    """The tables of a plan, as lists of tuples, in the dense encoding; None for one that has too much of something for
-    it. `counts` are the numbers of arguments of its kernels."""
+def dense_plan(tables: Tables, counts: Sequence[tuple[int, int]], small: bool) -> bytes | None:
+    """A plan, its `tables` as lists of tuples, in the dense encoding, with indices of 8 bits if `small`; None for one
+    that has too much of something for it. `counts` are the numbers of arguments and parameters of its kernels."""
     exprs = _encode_exprs(tables["exprs"], len(tables["symbols"]))
     if exprs is None:
         return None
-    renamed = exprs.renamed
-    order, streams = _encode_steps(tables, counts, bytearray(exprs.stream))
-    number = {tensor: i for i, tensor in enumerate(order)}
-    shapes: list[int] = []
-    shape_at: dict[tuple[int, ...], int] = {}
-    records = []
-    for tensor in order:
-        at, shape, region, element, walks = tables["tensors"][tensor]
-        dims = tables["shapes"][shape + 1 : shape + 1 + tables["shapes"][shape]]
-        head = len(dims) | element << 4 | walks % 2 << 9 | min(region, _BOUND) << 10 | walks // 2 << 13
-        words = (head, *(renamed[d] for d in dims))
-        if region >= _BOUND and tables["exprs"][at] != (0, 0, _CONSTANT):
-            return None
-        if words not in shape_at:
-            shape_at[words] = len(shapes)
-            shapes += words
-        records.append((region - _BOUND if region >= _BOUND else renamed[at], shape_at[words]))
-    dense = {
-        **{name: value for name, value in tables.items() if name not in ("exprs", "args")},
-        "expr_count": exprs.count,
-        "constant_count": exprs.constants,
-        "arena": renamed[tables["arena"]],
-        "shapes": shapes,
-        "tensors": records,
-        "steps": streams.kinds,
-        "stream": bytes(streams.code),
+    code = bytearray(exprs.stream)
+    for pair in counts:
+        code += b"".join(map(varint, pair))
+    params = _encode_params(tables, counts, code)
+    streams = _encode_steps(tables, counts, params, code)
+    placed = _Tensors(tables, exprs, small)
+    records = [r for tensor in streams.order if (r := placed.record(tensor)) is not None]
+    if len(records) < len(streams.order):
+        return None
+    orders = [order for *_, order in tables["parameters"]]
+    vectors = {
+        "constants": np.asarray(tables["constants"], "<u8"),
+        "kernels": [key for key, _ in tables["kernels"]],
+        "defaults": tables["defaults"],
         "graphs": [
-            (first, g[1], renamed[g[2]], *g[3:6], newest)
+            (first, g[1], exprs.renamed[g[2]], *g[3:6], newest)
             for g, (first, newest) in zip(tables["graphs"], streams.starts, strict=True)
         ],
-        "ports": [(name, number[tensor], 0) for name, tensor, _ in tables["ports"]],
-        "parameters": [(name, number[tensor], order) for name, tensor, order in tables["parameters"]],
+        "steps": streams.kinds,
+        "tensors": records,
+        "shapes": placed.words,
+        "heads": list(placed.heads),
+        "orders": [] if orders == list(range(len(orders))) else orders,
+        "names": np.frombuffer(_names(tables), np.uint8),
     }
-    largest = max(len(tables["names"]), len(streams.code), len(shapes), len(records))
-    kernels = max((kind[0] for kind in streams.kinds), default=0)
-    arguments = max((kind[1] for kind in streams.kinds), default=0)
-    fits = largest <= _MOST and max(kernels, arguments) <= _LARGEST_KERNEL
-    return dense if fits else None
+    most = 0xFF if small else 0xFFFF
+    numbers = [exprs.count - 1, *placed.words, *vectors["orders"], *(n for r in records for n in r)]
+    kinds = [n for *four, _ in streams.kinds for n in four]
+    if max(numbers) > most or max(kinds, default=0) > 0xFF or max(len(code), len(records)) > 0xFFFF:
+        return None
+    return DensePlan(
+        tables["version"],
+        small,
+        {name: _array(value, dtype_of(name, small)) for name, value in vectors.items()},
+        counts={name: len(tables[name]) for name in COUNTED},
+        scalars={name: tables[name] for name in SCALARS if name in tables}
+        | {"arena": exprs.renamed[tables["arena"]], "expr_count": exprs.count}
+        | {"constant_count": exprs.constants},
+        stream=bytes(code),
+    ).encode()
+
+
+def _array(values: Any, dtype: Any) -> np.ndarray:
+    return values if isinstance(values, np.ndarray) else np.array(values, dtype)
+
+
+def _names(tables: Tables) -> bytes:
+    pool = tables["names"]
+    ats = [row[0] for name in ("parameters", "ports") for row in tables[name]]
+    ats += [*tables["moments"], *tables["symbols"], *(at for _, at in tables["kernels"])]
+    texts = [pool[at : pool.index(0, at)] for at in ats]
+    while texts and not texts[-1]:
+        texts.pop()  # without names of kernels
+    return b"".join(text + b"\0" for text in texts) or b"\0"
 
 
 @dataclass
@@ -119,7 +104,7 @@ def _encode_exprs(exprs: Sequence[tuple[int, int, int]], symbols: int) -> _Exprs
         return None
     stream, last = bytearray(), 0
     for value in constants:
-        stream += _varint(value - last)
+        stream += varint(value - last)
         last = value
     renamed: list[int] = []
     count = symbols + len(constants)
@@ -129,63 +114,115 @@ def _encode_exprs(exprs: Sequence[tuple[int, int, int]], symbols: int) -> _Exprs
         elif op == _SYMBOL:
             renamed.append(a)
         else:
-            stream += _varint(count - 1 - renamed[a] << 3 | op - _FIRST_OPERATION) + _varint(renamed[b])
+            stream += varint(count - 1 - renamed[a] << 3 | op - _FIRST_OPERATION) + varint(renamed[b])
             renamed.append(count)
             count += 1
     return _Exprs(bytes(stream), count, len(constants), renamed)
 
 
 @dataclass
+class _Tensors:
+    tables: Tables
+    exprs: _Exprs
+    small: bool
+    words: list[int] = field(default_factory=list)
+    heads: dict[int, int] = field(default_factory=dict)  # numbers of heads
+    shape_at: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    def record(self, tensor: int) -> tuple[int, int] | None:
+        """The place of a tensor and its shape; None for one that no record has."""
+        at, shape, region, element, walks = self.tables["tensors"][tensor]
+        shapes, renamed = self.tables["shapes"], self.exprs.renamed
+        dims = [renamed[d] for d in shapes[shape + 1 : shape + 1 + shapes[shape]]]
+        head = element | walks // 2 << 6 | walks % 2 << 7 | min(region, _BOUND) << 8 | len(dims) << 11
+        if self.small:
+            head = self.heads.setdefault(head, len(self.heads))
+        words = (head, *dims)
+        if region >= _BOUND and self.tables["exprs"][at] != (0, 0, _CONSTANT):
+            return None
+        if words not in self.shape_at:
+            self.shape_at[words] = len(self.words)
+            self.words += words
+        return (region - _BOUND if region >= _BOUND else renamed[at]), self.shape_at[words]
+
+
+def _encode_params(
+    tables: Tables, counts: Sequence[tuple[int, int]], code: bytearray
+) -> dict[tuple[int, int], int]:
+    """Adds the parameters of all steps to `code`: where those of each (first word, words) stand."""
+    lists = {}
+    for kernel, at, *_ in tables["steps"]:
+        words = counts[kernel][1]
+        stream = b"".join(varint(_zigzag(n)) for n in tables["params"][at : at + words])
+        lists[at, words] = tuple(stream)
+    pool, places = overlapping(lists.values())
+    start = len(code)
+    code += bytes(pool)
+    return {key: start + places[stream] if stream else 0 for key, stream in lists.items()}
+
+
+@dataclass
 class _Streams:
-    kinds: list[tuple[int, int, int, int, int]]  # kernel, number of arguments, parameters, accumulate, loop
-    code: bytearray
+    kinds: list[tuple[int, int, int, int, int]]  # as the elements of `steps`
     starts: list[tuple[int, int]]  # per graph: first byte, first new tensor
+    order: list[int]  # of tensors; those of parameters and ports may be there again
 
 
-def _encode_steps(tables: Tables, counts: Sequence[int], code: bytearray) -> tuple[list[int], _Streams]:
+def _encode_steps(
+    tables: Tables, counts: Sequence[tuple[int, int]], params: Mapping[tuple[int, int], int], code: bytearray
+) -> _Streams:
     """Tensors in order of use, and the steps of all graphs behind `code`."""
+    order = [row[1] for name in ("parameters", "ports") for row in tables[name]]
     number: dict[int, int] = {}
+    for i, tensor in enumerate(order):
+        number.setdefault(tensor, i)
+    newest = len(order)
     kind_at: dict[tuple[int, int, int, int, int], int] = {}
     starts: list[tuple[int, int]] = []
     for graph in tables["graphs"]:
         first, count = graph[:2]
-        starts.append((len(code), len(number)) if count else (0, 0))
+        starts.append((len(code), newest) if count else (0, 0))
         before: list[tuple[int, int]] = []  # of each step: first byte, first new tensor
-        for kernel, params, args, accumulate, loop in tables["steps"][first : first + count]:
-            before.append((len(code), len(number)))
-            kind = (kernel, counts[kernel], params, accumulate, loop)
-            code += _varint(kind_at.setdefault(kind, len(kind_at)))
-            for tensor in tables["args"][args : args + counts[kernel]]:
-                newest = len(number)
-                code += _varint(newest - number.setdefault(tensor, newest))
+        for kernel, at, args, accumulate, loop in tables["steps"][first : first + count]:
+            before.append((len(code), newest))
+            arguments, words = counts[kernel]
+            kind = (kernel, arguments, accumulate, loop, params[at, words])
+            code += varint(kind_at.setdefault(kind, len(kind_at)))
+            for tensor in tables["args"][args : args + arguments]:
+                if tensor in number:
+                    code += varint(newest - number[tensor])
+                    continue
+                code += varint(0)
+                number[tensor] = newest
+                newest += 1
+                order.append(tensor)
             if loop:
-                at, tensors = before[-loop if loop <= LONGEST_COUNTED else 0]
-                rest = len(number) - tensors
+                start, tensors = before[-loop if loop <= LONGEST_COUNTED else 0]
+                rest = varint(newest - tensors)
                 # The way back counts the bytes that tell it.
-                length = next(
-                    n for n in range(1, 6) if len(_varint(len(code) + n - at + len(_varint(rest)))) == n
-                )
-                code += _varint(len(code) + length - at + len(_varint(rest))) + _varint(rest)
-    order = dict.fromkeys(number)
-    order |= dict.fromkeys(entry[1] for name in ("ports", "parameters") for entry in tables[name])
-    return list(order), _Streams(list(kind_at), code, starts)
+                length = next(n for n in range(1, 6) if len(varint(len(code) + n - start + len(rest))) == n)
+                code += varint(len(code) + length - start + len(rest)) + rest
+    return _Streams(list(kind_at), starts, order)
 
 
 # ----------------------------------------------------------------------------------------------------- decode
 
 
-def plain_tables(dense: Tables) -> dict[str, Any]:
-    """The inverse of `dense_tables`, of what a file had: the tables of an equal plain plan with the same numbers of
-    tensors and expressions. Raises ValueError for what no plan has."""
-    stream = dense["stream"].tobytes()
-    code = _Reader(stream, budget=16 * len(stream) + 4096)
-    symbols, count, constants = (len(dense["symbols"]), dense["expr_count"], dense["constant_count"])
-    exprs = _decode_exprs(code, symbols, count, constants)
-    kinds = dense["steps"].tolist()
+def plain_tables(data: bytes) -> dict[str, Any]:
+    """The tables of a plain plan that says the same as a dense one, with the same numbers of tensors and expressions.
+    Raises ValueError for bytes that are no dense plan."""
+    dense = DensePlan.decode(data)
+    vectors, scalars = dense.vectors, dense.scalars
+    symbols = len(vectors["defaults"])
+    code = NumberReader(dense.stream, budget=32 * len(dense.stream) + 4096)
+    exprs = _decode_exprs(code, symbols, scalars["expr_count"], scalars["constant_count"])
+    kinds = vectors["steps"].tolist()
+    counts = [(code.number(), code.number()) for _ in range(max((kind[0] for kind in kinds), default=-1) + 1)]
+    params, param_at = _decode_params(code, kinds, counts)
     steps: list[tuple[int, ...]] = []
     args: list[int] = []
     graphs = []
-    for first, length, samples, *rest, newest in dense["graphs"].tolist():
+    for first, length, samples, *rest, newest in vectors["graphs"].tolist():
         graphs.append((len(steps), length, samples, *rest, 0))
         code.at = first
         for _ in range(length):
@@ -194,52 +231,105 @@ def plain_tables(dense: Tables) -> dict[str, Any]:
                 raise ValueError(
                     f"a step is of kind {place}, and there are {len(kinds)}; the plan is damaged"
                 )
-            kernel, arguments, params, accumulate, loop = kinds[place]
-            steps.append((kernel, params, len(args), accumulate, loop))
-            for _ in range(arguments):
+            kernel, _, accumulate, loop, _ = kinds[place]
+            steps.append((kernel, param_at[place], len(args), accumulate, loop))
+            for _ in range(counts[kernel][0]):
                 below = code.number()
                 args.append(newest - below)
                 newest += below == 0
             if loop:
                 code.number(), code.number()
-    shapes: list[int] = []
-    shape_at: dict[int, tuple[int, int]] = {}
-    words = dense["shapes"].tolist()
-    tensors = []
-    for at, shape in dense["tensors"].tolist():
-        head = words[shape] if shape < len(words) else 0
-        if shape not in shape_at:
-            shape_at[shape] = len(shapes), head
-            shapes += [head & 15, *words[shape + 1 : shape + 1 + (head & 15)]]
-        region = head >> 10 & 7
-        place, where = (symbols, _BOUND + at) if region == _BOUND else (at, region)
-        walks = head >> 9 & 1 | head >> 12 & 2
-        tensors.append((place, shape_at[shape][0], where, head >> 4 & 31, walks))
+    names = _Places(vectors["names"].tobytes())
+    orders = vectors["orders"].tolist() or range(dense.counts["parameters"])
     plain = {
-        **{name: v for name, v in dense.items() if name not in ("stream", "expr_count", "constant_count")},
+        **{n: v for n, v in scalars.items() if n not in ("expr_count", "constant_count")},
+        "version": dense.version,
+        "constants": vectors["constants"],
+        "defaults": vectors["defaults"].tolist(),
         "exprs": exprs,
-        "shapes": shapes,
-        "tensors": tensors,
         "steps": steps,
         "args": args,
+        "params": [*params, 0],
         "graphs": graphs,
-        "ports": [(name, tensor, 0) for name, tensor, _ in dense["ports"].tolist()],
-        "parameters": dense["parameters"].tolist(),
+        "parameters": [
+            (names.next(), i, order)
+            for i, order in zip(range(dense.counts["parameters"]), orders, strict=False)
+        ],
     }
-    _check_indices(plain, args)
+    first_port = len(plain["parameters"])
+    plain["ports"] = [(names.next(), first_port + i, 0) for i in range(dense.counts["ports"])]
+    plain["moments"] = [names.next() for _ in range(dense.counts["moments"])]
+    plain["symbols"] = [names.next() for _ in range(symbols)]
+    plain["kernels"] = [(key, names.next()) for key in vectors["kernels"].tolist()]
+    plain["names"] = names.pool
+    plain["shapes"], plain["tensors"] = _decode_tensors(dense, symbols)
+    _check_indices(plain)
     return plain
 
 
-def _check_indices(plain: Tables, args: Iterable[int]) -> None:
+@dataclass
+class _Places:
+    """Places of texts in a pool, one after the other; behind the last, that of an empty one."""
+
+    pool: bytes
+    at: int = 0
+
+    def next(self) -> int:
+        found = self.at
+        end = self.pool.find(0, found)
+        if end < 0:
+            raise ValueError("a plan has fewer names than things; it is damaged")
+        if end + 1 < len(self.pool):
+            self.at = end + 1
+        elif found < end:
+            self.at = end
+        return found
+
+
+def _decode_params(
+    code: NumberReader, kinds: Sequence[Sequence[int]], counts: Sequence[tuple[int, int]]
+) -> tuple[list[int], list[int]]:
+    """The parameters of all kinds of steps in one list, and where those of each start."""
+    lists = []
+    for kernel, *_, at in kinds:
+        code.at = at
+        words = [code.number() for _ in range(counts[kernel][1])]
+        lists.append(tuple((n >> 1 ^ -(n & 1)) + 2**31 & 0xFFFFFFFF for n in words))
+    pool, places = overlapping(lists)
+    return [n - 2**31 for n in pool], [places[words] for words in lists]
+
+
+def _decode_tensors(dense: DensePlan, symbols: int) -> tuple[list[int], list[tuple[int, ...]]]:
+    shapes: list[int] = []
+    shape_at: dict[int, int] = {}
+    words, heads = dense.vectors["shapes"].tolist(), dense.vectors["heads"].tolist()
+    tensors: list[tuple[int, ...]] = []
+    for at, shape in dense.vectors["tensors"].tolist():
+        head = words[shape] if shape < len(words) else 0
+        if dense.small:
+            head = heads[head] if head < len(heads) else 0
+        if shape not in shape_at:
+            shape_at[shape] = len(shapes)
+            shapes += [head >> 11, *words[shape + 1 : shape + 1 + (head >> 11)]]
+        region = head >> 8 & 7
+        place, where = (symbols, _BOUND + at) if region == _BOUND else (at, region)
+        tensors.append((place, shape_at[shape], where, head & 31, head >> 7 & 1 | head >> 5 & 2))
+    return shapes, tensors
+
+
+def _check_indices(plain: Tables) -> None:
     largest = max((len(plain[name]) for name in ("shapes", "steps", "args", "exprs", "tensors")), default=0)
-    if largest > _MOST or any(not 0 <= n <= _MOST for n in args):
+    ports = len(plain["parameters"]) + len(plain["ports"])
+    if max(largest, ports) > 0xFFFF or any(not 0 <= n <= 0xFFFF for n in plain["args"]):
         raise ValueError(
             "a dense plan has more than 65,535 of something, or names what it lacks; it is damaged"
         )
 
 
-def _decode_exprs(reader: _Reader, symbols: int, count: int, constants: int) -> list[tuple[int, int, int]]:
-    if symbols + constants > count or count > _MOST:
+def _decode_exprs(
+    reader: NumberReader, symbols: int, count: int, constants: int
+) -> list[tuple[int, int, int]]:
+    if symbols + constants > count or count > 0xFFFF:
         raise ValueError(f"{constants} of {count} expressions are constants; the plan is damaged")
     exprs = [(i, 0, _SYMBOL) for i in range(symbols)]
     value = 0
@@ -251,7 +341,7 @@ def _decode_exprs(reader: _Reader, symbols: int, count: int, constants: int) -> 
     for i in range(symbols + constants, count):
         word, right = reader.number(), reader.number()
         left = i - 1 - (word >> 3)
-        if left < 0 or right > _MOST:
+        if left < 0 or right > 0xFFFF:
             raise ValueError(f"expression {i} has the operands {left} and {right}; the plan is damaged")
         exprs.append((left, right, (word & 7) + _FIRST_OPERATION))
     return exprs

@@ -24,7 +24,14 @@ from minbuild.planning.library_contents import (
     SAFETY,
     LibraryContents,
 )
-from minbuild.planning.plan_encoding import EXPRESSIONS, encode_plan, expressions_of, is_dense, is_wide
+from minbuild.planning.plan_encoding import (
+    EXPRESSIONS,
+    dense_form,
+    encode_plan,
+    expressions_of,
+    is_dense,
+    is_wide,
+)
 
 _SMALLEST_PANEL, _LARGEST_PANEL = (
     256,
@@ -78,7 +85,7 @@ def contents_of(
         draws=every or any(m.plan.draw_bytes for m in models),
         wide=any(is_wide(m.plan_bytes) for m in models),
         fused_updates=models[0].plan.fused_updates,
-        dense=build_options.flavor != COMPILED and any(is_dense(m.plan_bytes) for m in models),
+        dense=0 if build_options.flavor == COMPILED else max(dense_form(m.plan_bytes) for m in models),
         components=frozenset(part for m in models for part in m.components),
         digest=models[0].digest if len(models) == 1 else f"{len(models)} models",
         compiled_plan=_compiled_plan(models) if build_options.flavor == COMPILED else b"",

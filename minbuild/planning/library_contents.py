@@ -43,7 +43,7 @@ class LibraryContents:
     )
     draws: bool = True  # nodes with a seed, which count their random draws
     wide: bool = False  # plans with 64-bit sizes and 32-bit indices
-    dense: bool = False  # plans in the dense encoding
+    dense: int = 0  # plans in the dense encoding: with 16-bit indices, 2 with 8-bit ones
     digest: str = ""  # of the model it was made for
     components: frozenset[str] = frozenset()  # of COMPONENTS
     error_messages: bool = True  # errors in words; else codes, which `minbuild explain` tells the words of
@@ -74,7 +74,7 @@ def full_contents(
     components: frozenset[str] = frozenset(),
     wide: bool = False,
     threads: int = 1,
-    dense: bool = False,
+    dense: int = 0,
 ) -> LibraryContents:
     """The full build: every kernel for every type with every feature; of optional components, only `components`, as
     they change what checkpoints hold, and plans of the same width, encoding and number of `threads`. `registry` has the

@@ -16,7 +16,9 @@ from minbuild.ir import Plan, PlanTensor, Role, Routine, Shape, Step
 from minbuild.ir.dims import Atom, Dim, Extremum, Poly, Symbol
 from minbuild.ir.flatbuffers.codec import Schema, decode, encode, parse_schema
 from minbuild.planning.arena.supports import supports_of
-from minbuild.planning.dense_plan import dense_tables, plain_tables
+from minbuild.planning.dense_file import IDENTIFIERS as _DENSE_IDENTIFIERS
+from minbuild.planning.dense_plan import dense_plan, plain_tables
+from minbuild.planning.overlapping import overlapping
 from minbuild.planning.plan import ARENA, CONSTANTS, FROZEN, INPUTS, PERSISTENT
 
 VERSION = 7
@@ -31,9 +33,8 @@ _LARGEST = {
 _MOST_ENTRIES = 0xFFFF  # of a table of a narrow plan, which has 16-bit indices
 MOST_PERSISTENT = 0x70000000 - 1  # bytes that a narrow plan counts
 _IDENTIFIERS = {False: "MBTR", True: "MBTW"}
-_DENSE_IDENTIFIER = "MBTD"
 FROM_START = 255  # as the number of steps of a loop: all from the first one of the graph on
-DENSE_VERSION = 1 << 18  # as below, of dense plans
+DENSE_VERSIONS = (0, 1 << 18, 1 << 23)  # as below, by `dense_form`
 WIDE_VERSION = 1 << 16  # added to the version of wide plans where one number stands for both
 FUSED_VERSION = 1 << 17  # added to the version of plans whose training steps update parameters
 # Added to the version of plans with loops, with loops that begin with the last sample, with loops whose rounds kernels
@@ -42,15 +43,10 @@ LOOP_VERSIONS = (1 << 19, 1 << 20, 1 << 21, 1 << 22)
 
 
 @cache
-def plan_schema(wide: bool = False, dense: bool = False) -> Schema:
+def plan_schema(wide: bool = False) -> Schema:
     """The parsed `schemas/trainer.fbs`. A wide plan is for models that need more than 2 GB of memory, or more than
-    65,535 entries in a table: its indices have 32 bits, its numbers of bytes and constants 64. A dense plan has streams
-    of numbers in place of tables, see `dense_plan`; none is wide."""
+    65,535 entries in a table: its indices have 32 bits, its numbers of bytes and constants 64."""
     text = (assets.root("schemas") / "trainer.fbs").read_text("utf-8")
-    if dense:
-        for old, new in _DENSE_SCHEMA.items():
-            assert old in text, old
-            text = text.replace(old, new)
     if wide:
         structs, table = text.split("table Trainer")
         structs = structs.replace("ushort", "uint").replace("a:int;", "a:long;")
@@ -60,23 +56,14 @@ def plan_schema(wide: bool = False, dense: bool = False) -> Schema:
     return parse_schema(text)
 
 
-_DENSE_SCHEMA = {
-    "  exprs:[Expr];\n": "",
-    "  args:[ushort];\n": "  stream:[ubyte];\n",
-    "rollback_bytes:uint;": "expr_count:uint;\n  constant_count:uint;\n  rollback_bytes:uint;",
-    "tensors:[Tensor]": "tensors:[Record]",
-    "struct Tensor {": "struct Record { at:ushort; shape:ushort; }\n\nstruct Tensor {",
-    "Step { kernel:ushort; params:ushort; args:ushort;": "Step { kernel:ubyte; arguments:ubyte; params:ushort;",
-    "output_count:ushort;\n  unused:ushort;": "output_count:ushort;\n  newest:ushort;",
-    "struct Port { name:uint;": "struct Port { name:ushort;",
-    "struct Parameter { name:uint;": "struct Parameter { name:ushort;",
-    _IDENTIFIERS[False]: _DENSE_IDENTIFIER,
-}  # replacements in trainer.fbs
-
-
 def is_dense(plan: bytes) -> bool:
     """True if the bytes are those of a plan in the dense encoding."""
-    return plan[4:8] == _DENSE_IDENTIFIER.encode()
+    return dense_form(plan) > 0
+
+
+def dense_form(plan: bytes) -> int:
+    """2 if the bytes are those of a dense plan with 8-bit indices, 1 with 16-bit ones, 0 for others."""
+    return {_DENSE_IDENTIFIERS[True]: 2, _DENSE_IDENTIFIERS[False]: 1}.get(plan[4:8], 0)
 
 
 def is_wide(plan: bytes) -> bool:
@@ -94,8 +81,7 @@ def decode_plan(plan: bytes) -> dict[str, Any]:
     """The tables of a plan, those of an equal plain one for a dense one. Raises ValueError for bytes that are no
     plan."""
     if is_dense(plan):
-        plain = plain_tables(decode(plan_schema(dense=True), plan))
-        return decode(plan_schema(), encode(plan_schema(), plain))
+        return decode(plan_schema(), encode(plan_schema(), plain_tables(plan)))
     return decode(plan_schema(is_wide(plan)), plan)
 
 
@@ -234,16 +220,19 @@ def encode_plan(
     largest: Mapping[str, int],
     wide: bool = False,
     kernel_names: bool = True,
-    dense: bool = False,
+    dense: int = 0,
 ) -> bytes:
     """The bytes a device reads. `largest` gives each free dimension the size its arena is made for by default. The
     plan is wide where it must be or where `wide` asks for it. `plan` is what `build_plan` made; only errors in words
-    need `kernel_names`. It is `dense` if asked for and nothing is too much for that encoding."""
+    need `kernel_names`. It is dense if `dense` is not 0 and nothing is too much for that encoding: with indices of 8
+    bits where 2 is asked for and they have enough, otherwise of 16."""
     if not wide and plan.persistent_bytes <= MOST_PERSISTENT:
         value = _tables_of(plan, largest, False, kernel_names)
-        streams = dense_tables(value, [len(k.args) for k in plan.kernels]) if dense else None
-        if streams is not None:
-            return encode(plan_schema(dense=True), streams)
+        counts = [(len(k.args), k.params) for k in plan.kernels]
+        for small in (True, False)[2 - dense :] if dense else ():
+            found = dense_plan(value, counts, small)
+            if found is not None:
+                return found
         if all(len(value[name]) <= _MOST_ENTRIES for name in _INDEXED):
             return encode(plan_schema(), value)
     return encode(plan_schema(True), _tables_of(plan, largest, True, kernel_names))
@@ -291,8 +280,8 @@ def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool, kernel_names:
         samples = tables.index(tables.dim(routine.samples))
         counts = len(routine.inputs), len(routine.outputs)
         graphs.append((first_step, len(routine.steps), samples, first_port, *counts, 0))
-    params, param_at = _overlapping(s.params for s in steps)
-    args, arg_at = _overlapping(s.args for s in steps)
+    params, param_at = overlapping(s.params for s in steps)
+    args, arg_at = overlapping(s.args for s in steps)
     value: dict[str, Any] = {
         "version": plan_version(plan.fused_updates, plan.loops),
         "trainable_bytes": plan.trainable_bytes,
@@ -327,27 +316,6 @@ def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool, kernel_names:
         "params": [*params, 0],
     }
     return value
-
-
-def _overlapping(lists: Iterable[tuple[int, ...]]) -> tuple[list[int], dict[tuple[int, ...], int]]:
-    """All `lists` in one, where each is found at its index; parts that several have stand there once."""
-    pool: list[int] = []
-    at: dict[tuple[int, ...], int] = {}
-    places: dict[int, list[int]] = {}  # of each number in the pool, ascending
-    for numbers in sorted(dict.fromkeys(lists), key=len, reverse=True):
-        # Whatever stands in the pool stands where its rarest number does, so that no list searches the whole of it.
-        rarest = min(range(len(numbers)), key=lambda i: len(places.get(numbers[i], ())), default=0)
-        starts = (i - rarest for i in places.get(numbers[rarest], ())) if numbers else iter((0,))
-        place = next((i for i in starts if i >= 0 and tuple(pool[i : i + len(numbers)]) == numbers), None)
-        if place is None:
-            ends = (n for n in range(min(len(numbers), len(pool)), 0, -1) if tuple(pool[-n:]) == numbers[:n])
-            shared = next(ends, 0)
-            place = len(pool) - shared
-            for i, number in enumerate(numbers[shared:], len(pool)):
-                pool.append(number)
-                places.setdefault(number, []).append(i)
-        at[numbers] = place
-    return pool, at
 
 
 def expressions_of(plan: bytes) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from minbuild.passes.lowering.loop_call import LOOP
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.planning.plan import peak_bytes
-from minbuild.planning.plan_encoding import encode_plan, is_dense
+from minbuild.planning.plan_encoding import dense_form, encode_plan
 from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.training.library import TRAIN, Session, TrainerError
 
@@ -103,9 +103,9 @@ def test_dense_plans_have_loops_in_both_directions(rounds, tmp_path):
     plan = trainers.plan_of(made, REGISTRY)
     assert plan.loops == 2
     found = []
-    for dense in (False, True):
+    for dense in (0, 1, 2):
         data = encode_plan(plan, dict.fromkeys(plan.symbols, 32), dense=dense)
-        assert is_dense(data) == dense
+        assert dense_form(data) == dense
         contents = replace(trainers.contents_of([plan]), loops=2, dense=dense)
         folder = tmp_path / str(dense)
         folder.mkdir()
@@ -113,7 +113,7 @@ def test_dense_plans_have_loops_in_both_directions(rounds, tmp_path):
         session = Session(library, data, write_checkpoint(made.checkpoint))
         losses = [session.run(TRAIN, list(batch()))[0].tobytes() for _ in range(2)]
         found.append((losses, [session.gradient(p.name).tobytes() for p in made.checkpoint.parameters]))
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
 
 
 def test_libraries_without_loops_refuse_plans_that_have_them(tmp_path):

@@ -146,7 +146,7 @@ def _size(model: CompiledModel) -> int:
 def test_dense_plans_have_the_same_loop() -> None:
     case = load(GOLDEN / "conv")
     model = fitted(case.artifacts)
-    dense = replace(model, plan_bytes=encode_plan(model.plan, model.largest, dense=True))
+    dense = replace(model, plan_bytes=encode_plan(model.plan, model.largest, dense=2))
     assert len(dense.plan_bytes) < len(model.plan_bytes)
     found = []
     for each in (model, dense):
@@ -247,7 +247,7 @@ def test_a_loop_may_have_any_number_of_steps() -> None:
     batch = [random.standard_normal((8, 4)).astype(np.float32) for _ in range(2)]
     exact = ReferenceTrainer(artifacts)
     exact.train_step(*batch)
-    dense = replace(model, plan_bytes=encode_plan(model.plan, model.largest, dense=True))
+    dense = replace(model, plan_bytes=encode_plan(model.plan, model.largest, dense=2))
     for each, flavor in ((model, "interpreted"), (dense, "interpreted"), (model, "compiled")):
         session = session_of(each, flavor=flavor)
         session.run(TRAIN, batch)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +14,19 @@ import pytest
 from case_sets import EVAL, GOLDEN, TRAIN, Trainer, folders, load, persistent, trainer
 from commands import Command, command_fixture  # noqa: F401  the fixture `minbuild`
 
-from minbuild.ir.flatbuffers.codec import decode, encode
+from minbuild.ir import ElementType, PlanTensor
 from minbuild.planning.compile import compile_model
-from minbuild.planning.compiled_model import with_dense_plans
-from minbuild.planning.plan_encoding import (
-    EXPRESSIONS,
-    decode_plan,
-    encode_plan,
-    is_dense,
-    plan_schema,
-)
+from minbuild.planning.compiled_model import CompiledModel, with_dense_plans
+from minbuild.planning.dense_file import DensePlan
+from minbuild.planning.plan import PERSISTENT
+from minbuild.planning.plan_encoding import EXPRESSIONS, decode_plan, dense_form, encode_plan, is_dense
 from minbuild.training.library import Session, TrainerError
 
 
-def meaning(plan: bytes, arguments: list[int]) -> Any:
-    """A plan without the numbers of its entries: expressions written out, tensors where they are used. `arguments` are
-    how many each kernel has."""
+def meaning(plan: bytes, model: CompiledModel) -> Any:
+    """A plan of `model` without the numbers of its entries: expressions written out, tensors and names where they are
+    used."""
+    kernels = model.plan.kernels
     tables = {n: v.tolist() if isinstance(v, np.ndarray) else v for n, v in decode_plan(plan).items()}
     exprs: list[int] = []
     known: dict[object, int] = {}
@@ -41,34 +40,60 @@ def meaning(plan: bytes, arguments: list[int]) -> Any:
         dims = tables["shapes"][shape + 1 : shape + 1 + tables["shapes"][shape]]
         return exprs[at], tuple(exprs[d] for d in dims), tuple(rest)
 
+    def text(at: int) -> bytes:
+        return bytes(tables["names"][at : tables["names"].index(0, at)])
+
     steps = [
-        (kernel, params, accumulate, loop, tuple(map(tensor, tables["args"][at : at + arguments[kernel]])))
+        (
+            text(tables["kernels"][kernel][1]),
+            tables["params"][params : params + kernels[kernel].params],
+            tuple(map(tensor, tables["args"][at : at + len(kernels[kernel].args)])),
+            (accumulate, loop),
+        )
         for kernel, params, at, accumulate, loop in tables["steps"]
     ]
     graphs = [
         (steps[first : first + count], exprs[samples], rest)
         for first, count, samples, *rest in tables["graphs"]
     ]
-    named = [[(n, tensor(t), *rest) for n, t, *rest in tables[v]] for v in ("ports", "parameters")]
-    same = ("names", "symbols", "defaults", "kernels", "params", "moments", "constants", "fingerprint")
-    return graphs, named, exprs[tables["arena"]], [tables[name] for name in same]
+    named = [[(text(n), tensor(t), *rest) for n, t, *rest in tables[v]] for v in ("ports", "parameters")]
+    texts = [[text(n) for n in tables[v]] for v in ("symbols", "moments")]
+    keys = [(key, text(n)) for key, n in tables["kernels"]]
+    same = [n for n, v in tables.items() if isinstance(v, int) and n != "arena"]
+    return (
+        (graphs, named, texts, keys, exprs[tables["arena"]]),
+        [tables[name] for name in (*same, "defaults", "constants")],
+    )
 
 
 @pytest.mark.parametrize("folder", folders(), ids=lambda f: f.name)
 def test_a_dense_plan_says_what_the_plain_one_says_in_fewer_bytes(folder: Path) -> None:
     model = compile_model(folder, {}, {})
-    dense = with_dense_plans((model,))
-    assert dense is not None
-    plan = dense[0].plan_bytes
-    assert is_dense(plan) and len(plan) < len(model.plan_bytes)
-    arguments = [len(kernel.args) for kernel in model.plan.kernels]
-    assert meaning(plan, arguments) == meaning(model.plan_bytes, arguments)
+    for form in (1, 2):
+        dense = with_dense_plans((model,), form)
+        assert dense is not None
+        plan = dense[0].plan_bytes
+        assert 0 < dense_form(plan) <= form and len(plan) < 0.7 * len(model.plan_bytes)
+        assert meaning(plan, model) == meaning(model.plan_bytes, model)
 
 
 def test_no_plan_is_dense_and_wide() -> None:
     model = compile_model(GOLDEN / "dense", {}, {})
-    plan = encode_plan(model.plan, model.largest, wide=True, dense=True)
+    plan = encode_plan(model.plan, model.largest, wide=True, dense=2)
     assert plan == encode_plan(model.plan, model.largest, wide=True)
+
+
+def test_models_of_one_library_have_plans_of_one_form() -> None:
+    """One of them has too many shapes for indices of 8 bits."""
+    models = [compile_model(folder, {}, {}) for folder in (GOLDEN / "dense", GOLDEN / "residual")]
+    dense = with_dense_plans(models)
+    assert dense is not None and [dense_form(m.plan_bytes) for m in dense] == [2, 2]
+    small = models[0].plan
+    unused = tuple(PlanTensor(PERSISTENT, 0, ElementType.FLOAT, (size,)) for size in range(1000, 1300))
+    more = replace(small, tensors=small.tensors + unused)
+    assert dense_form(encode_plan(more, models[0].largest, dense=2)) == 1
+    mixed = with_dense_plans((replace(models[0], plan=more), models[1]))
+    assert mixed is not None and [dense_form(m.plan_bytes) for m in mixed] == [1, 1]
 
 
 # ----------------------------------------------------------------------------------------------- on the device
@@ -85,69 +110,98 @@ def trained(built: Trainer, name: str) -> list[bytes]:
     return [*found, *(a.tobytes() for a in session.run(EVAL, case.eval_batch()))]
 
 
+@pytest.mark.parametrize("form", [1, 2])
 @pytest.mark.parametrize("name", ["dense", "conv", "residual"])  # the last with loops
-def test_it_trains_with_the_same_bits(name: str) -> None:
-    plain, dense = trainer(GOLDEN / name), trainer(GOLDEN / name, dense=True)
-    assert is_dense(dense.data) and not is_dense(plain.data)
+def test_it_trains_with_the_same_bits(name: str, form: int) -> None:
+    plain, dense = trainer(GOLDEN / name), trainer(GOLDEN / name, dense=form)
+    assert dense_form(dense.data) == form and not is_dense(plain.data)
     assert trained(dense, name) == trained(plain, name)
 
 
 def test_a_library_reads_plans_of_one_encoding() -> None:
-    plain, dense = trainer(GOLDEN / "dense"), trainer(GOLDEN / "dense", dense=True)
-    for library, plan in ((plain.library, dense.data), (dense.library, plain.data)):
+    built = [trainer(GOLDEN / "dense", dense=form) for form in range(3)]
+    for library, plan in itertools.permutations(built, 2):
         with pytest.raises(TrainerError):
-            Session(library, plan, load(GOLDEN / "dense").checkpoint)
+            Session(library.library, plan.data, load(GOLDEN / "dense").checkpoint)
 
 
-Change = Callable[[dict[str, Any]], None]
+Change = Callable[[DensePlan], None]
 
 
-def _set(vector: str, member: str | None, at: int, value: int) -> Change:
-    def change(tables: dict[str, Any]) -> None:
-        column = tables[vector] if member is None else tables[vector][member]
-        column[at] = value
+def _set(vector: str, at: int | tuple[int, str], value: int) -> Change:
+    def change(plan: DensePlan) -> None:
+        column = plan.vectors[vector]
+        if isinstance(at, tuple):
+            column[at[1]][at[0]] = value
+        else:
+            column[at] = value
 
     return change
 
 
 def _scalar(name: str, value: int) -> Change:
-    return lambda tables: tables.update({name: value})
+    return lambda plan: plan.scalars.update({name: value})
+
+
+def _count(name: str, value: int) -> Change:
+    return lambda plan: plan.counts.update({name: value})
+
+
+def _without(vector: str) -> Change:
+    return lambda plan: plan.vectors.update({vector: plan.vectors[vector][:0]})
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        _scalar("expr_count", 65536),
+        _scalar("expr_count", 65537),
         _scalar("expr_count", 1),
         _scalar("constant_count", 2**31),
         _scalar("constant_count", 2**32 - 1),
         _scalar("arena", 60000),
-        _set("stream", None, -1, 255),  # the last number does not end
-        _set("graphs", "steps", 0, 65535),
-        _set("graphs", "newest", 0, 65535),
-        _set("graphs", "step_count", 2, 65535),
-        _set("steps", "kernel", 0, 255),
-        _set("steps", "params", 0, 65535),
-        _set("tensors", "at", 0, 65535),
-        _set("tensors", "shape", 0, 65535),
-        _set("shapes", None, 0, 9),  # rank
-        _set("shapes", None, 1, 65535),  # an expression
+        _scalar("trained", 200),
+        _scalar("trainable_bytes", 2**31),
+        _scalar("persistent_bytes", 8),
+        _count("parameters", 2**31),
+        _count("ports", 60000),
+        _count("moments", 8),
+        *(_without(n) for n in ("kernels", "graphs", "steps", "tensors", "shapes", "heads", "names")),
+        _set("graphs", (0, "f0"), 65535),  # the first step
+        _set("graphs", (0, "f6"), 65535),  # the first new tensor
+        _set("graphs", (2, "f1"), 65535),  # steps
+        _set("steps", (0, "f0"), 255),  # the kernel
+        _set("steps", (0, "f4"), 65535),  # parameters
+        _set("tensors", (0, "f0"), 255),
+        _set("tensors", (0, "f1"), 255),
+        _set("heads", 0, 9 << 11),  # rank
+        _set("shapes", 0, 255),
+        _set("shapes", 1, 255),  # an expression
+        _set("names", -1, 65),
     ],
 )
 def test_damage_is_refused(change: Change) -> None:
-    case, built = load(GOLDEN / "dense"), trainer(GOLDEN / "dense", dense=True)
-    tables = decode(plan_schema(dense=True), built.data)
-    tables = {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in tables.items()}
-    change(tables)
+    case, built = load(GOLDEN / "dense"), trainer(GOLDEN / "dense", dense=2)
+    plan = DensePlan.decode(built.data)
+    plan.vectors = {n: v.copy() for n, v in plan.vectors.items()}
+    assert plan.encode() == built.data
+    change(plan)
     with pytest.raises(TrainerError):
-        session = Session(built.library, encode(plan_schema(dense=True), tables), case.checkpoint)
+        session = Session(built.library, plan.encode(), case.checkpoint)
         session.run(TRAIN, case.batch(0))
         session.run(EVAL, case.eval_batch())
         session.optimizer_step()
 
 
-def test_damaged_files_are_value_errors_for_programs() -> None:
-    whole = trainer(GOLDEN / "conv", dense=True).data
+@pytest.mark.parametrize("end", [b"\xff" * 8, b"\xff" * 64])
+def test_a_number_without_an_end_is_refused(end: bytes) -> None:
+    built = trainer(GOLDEN / "dense", dense=2)
+    with pytest.raises(TrainerError, match="plan"):
+        Session(built.library, built.data[:8] + end, load(GOLDEN / "dense").checkpoint)
+
+
+@pytest.mark.parametrize("form", [1, 2])
+def test_damaged_files_are_value_errors_for_programs(form: int) -> None:
+    whole = trainer(GOLDEN / "conv", dense=form).data
     random, refused = np.random.default_rng(1), 0
     for _ in range(300):
         data = bytearray(whole)

@@ -163,11 +163,11 @@ def trainer(
     batch: int | None = None,
     threads: int = 1,
     live_bytes: int | None = None,
-    dense: bool = False,
+    dense: int = 0,
 ) -> Trainer:
     """The trimmed trainer of a set, for as many `threads`; with `batch`, the first free dimension fixed; with
-    `live_bytes`, calls repeated for a training step of as many bytes, at 32 of each free dimension; `dense` has its
-    plan in that encoding. Raises Unsupported."""
+    `live_bytes`, calls repeated for a training step of as many bytes, at 32 of each free dimension; `dense` is the
+    form of its plan, see `dense_form`. Raises Unsupported."""
     case, operators = load(folder), registry()
     program = lower(case.artifacts, operators, {})
     if batch is not None:

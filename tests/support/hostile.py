@@ -21,6 +21,7 @@ import numpy as np
 
 from minbuild.frontend.checkpoint import schema as checkpoint_schema
 from minbuild.ir.flatbuffers.codec import Schema, decode, encode
+from minbuild.planning.dense_file import DensePlan
 from minbuild.planning.plan_encoding import is_dense, plan_schema
 from minbuild.training import library as device
 from minbuild.training.library import EVAL, TRAIN, Library, Session, TrainerError, arena_size
@@ -110,6 +111,15 @@ def rewrite(schema: Schema) -> Callable[[bytes, Random], bytes]:
     return mutate
 
 
+def rewrite_dense(data: bytes, random: Random) -> bytes:
+    """The same of a dense plan."""
+    plan = DensePlan.decode(data)
+    for _ in range(random.integers(1, 4)):
+        part = (plan.vectors, plan.vectors, plan.counts, plan.scalars)[random.integers(4)]
+        _change(part, random)
+    return plan.encode()
+
+
 def _change(table: dict[str, Any], random: Random) -> None:
     present = [n for n, v in table.items() if v is not None and not (hasattr(v, "__len__") and len(v) == 0)]
     if not present:
@@ -155,7 +165,7 @@ def _changed_vector(vector: np.ndarray, random: Random) -> np.ndarray:
 
 BLIND = (flip_bytes, replace_number, swap_numbers, cut)
 OF_PLANS = (*BLIND, *[rewrite(plan_schema())] * 8)
-OF_DENSE_PLANS = (*BLIND, *[rewrite(plan_schema(dense=True))] * 8)
+OF_DENSE_PLANS = (*BLIND, *[rewrite_dense] * 8)
 OF_CHECKPOINTS = (*BLIND, *[rewrite(checkpoint_schema())] * 3)
 
 

@@ -18,7 +18,7 @@ from minbuild.planning.compile import compile_artifacts
 from minbuild.planning.compiled_model import CompiledModel, with_compact_checkpoint
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
 from minbuild.planning.library_contents import COMPONENTS, LibraryContents
-from minbuild.planning.plan_encoding import encode_plan, is_dense, is_wide
+from minbuild.planning.plan_encoding import dense_form, encode_plan, is_wide
 from minbuild.toolchain import BuildJob, Builds, Target, Toolchain
 
 MOST = 5  # suggestions that are shown
@@ -141,7 +141,7 @@ class SuggestionPlanner:
                 m,
                 largest=sizes,
                 plan_bytes=encode_plan(
-                    m.plan, sizes, is_wide(m.plan_bytes), m.options.kernel_names, is_dense(m.plan_bytes)
+                    m.plan, sizes, is_wide(m.plan_bytes), m.options.kernel_names, dense_form(m.plan_bytes)
                 ),
             )
             for m in self.models
