@@ -105,15 +105,14 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T
   if constexpr (sizeof...(rows) != 0) blocks.pack_rows = true;
   const intptr_t width = blocks.width, depth = blocks.depth, tall = blocks.tall;
   T* const panels = scratch + blocks.row_elements(g);
+  const intptr_t group = (packer == &g ? 8 : 1) * width;
+  const bool one_block = g.m <= blocks.rows;
   for (intptr_t j = 0; j < g.n; j += blocks.columns) {
     const intptr_t columns = g.n - j < blocks.columns ? g.n - j : blocks.columns;
     for (intptr_t k = 0; k < g.k; k += depth) {
       Gemm<T> tile = g;
       tile.accumulate = g.accumulate || k > 0;
       tile.k = g.k - k < depth ? g.k - k : depth;
-      if (columns % width != 0)
-        clear_bytes(panels + columns / width * width * tile.k, size_t(width * tile.k) * sizeof(T));
-      pack(packer, panels, int(k), int(tile.k), int(j), int(columns), int(width));
       tile.b_row = width;
       for (intptr_t i = 0; i < g.m; i += blocks.rows) {
         tile.m = g.m - i < blocks.rows ? g.m - i : blocks.rows;
@@ -143,7 +142,14 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T
         tile.c = g.c + i * g.c_row + j * g.c_col;
         for (intptr_t at = 0; at < columns; at += width, tile.c += width * g.c_col) {
           tile.n = columns - at < width ? columns - at : width;
-          tile.b = panels + at * tile.k;
+          T* const panel = panels + (one_block ? at % group : at) * tile.k;
+          if (i == 0 && at % group == 0) {
+            const intptr_t some = columns - at < group ? columns - at : group;
+            if (some % width != 0)
+              clear_bytes(panel + some / width * width * tile.k, size_t(width * tile.k) * sizeof(T));
+            pack(packer, panel, int(k), int(tile.k), int(j + at), int(some), int(width));
+          }
+          tile.b = panel;
           if (start && k == 0) steps.start = start + j + at;
           multiply_panel(tile, bytes, edge, steps);
         }
@@ -179,11 +185,11 @@ struct LaterColumns {
 };
 
 // The product in parts of some rows and columns, whole tiles, each of them packed by itself.
-template <class T>
+template <class T, class... Rows>
 MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack<T> pack, const void* packer,
-                                   const T* start = nullptr) {
+                                   const T* start, const Rows&... pack_rows) {
   if (g.members < 2 || int64_t(g.m) * g.n * g.k < kLeastWork)
-    return multiply_packed(g, bytes, scratch, pack, packer, start);
+    return multiply_packed(g, bytes, scratch, pack, packer, start, pack_rows...);
   // Twice as many parts as threads, where that leaves large ones. Each packs its rows and columns by itself: so many
   // strips of columns that this is the least; whatever else packs B may have to gather it.
   const intptr_t tiles = 4 * packed_tile_rows(bytes), width = intptr_t(unsigned(bytes) / sizeof(T)) * kTileVectors;
@@ -208,7 +214,7 @@ MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack
     some.c += i * g.c_row + j * g.c_col;
     const LaterColumns<T> later = {pack, packer, int(j)};
     multiply_packed<T>(some, bytes, scratch + member * g.share, LaterColumns<T>::run, &later,
-                       start ? start + j : nullptr);
+                       start ? start + j : nullptr, pack_rows...);
   });
 }
 
@@ -246,10 +252,10 @@ MB_NOINLINE void add_rows_in_parts(const Gemm<T>& g) {
 
 #else
 
-template <class T>
+template <class T, class... Rows>
 MB_INLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack<T> pack, const void* packer,
-                                 const T* start = nullptr) {
-  multiply_packed<T>(g, bytes, scratch, pack, packer, start);
+                                 const T* start, const Rows&... rows) {
+  multiply_packed<T>(g, bytes, scratch, pack, packer, start, rows...);
 }
 template <class T>
 MB_INLINE void multiply_few_in_parts(const Gemm<T>& g) {

@@ -75,42 +75,48 @@ struct TapRows {
 // Columns of X: some outputs as every tap reads them. Runs are copied by whole vectors; what is too much is copied over.
 template <class T>
 struct ColumnPacker : TapRows<T> {
-  MB_INLINE void operator()(T* panel, int k, int depth, int j, int columns, int width) const {
-    using V = Width<kNarrowBytes>::of<T>;
-    constexpr int kMostRuns = kMostTileBytes / int(sizeof(T));
-    intptr_t place[kMostRuns];
-    int length[kMostRuns], runs = 0;
-    OutputRows::RunIterator iterator(this->rows, j);
-    for (int left = columns; left > 0; left -= length[runs++]) {
-      place[runs] = iterator.place();
-      length[runs] = int(iterator.run(left));
-      iterator.advance(length[runs]);
-    }
-    // Whole vectors where no run ends within one, which are most: then every row is the same few copies.
-    constexpr int kPair = 2 * V::size;
-    intptr_t vector[kMostRuns / V::size];
-    bool whole = true;
-    int at = 0;
-    for (int r = 0; r < runs; ++r) {
-      whole &= length[r] % V::size == 0;
-      for (int i = 0; whole && i < length[r]; i += V::size) vector[at++] = place[r] + i;
-    }
-    whole &= columns == width && width % kPair == 0;
-    const T* channel = this->planes + k / this->taps * this->step;
-    for (int tap = k % this->taps; depth > 0; --depth, panel += width) {
-      const T* x = channel + this->places[tap];
-      if (whole) {
-        for (int i = 0; i < at; i += 2) {
-          V::load(x + vector[i]).store(panel + i * V::size);
-          V::load(x + vector[i + 1]).store(panel + (i + 1) * V::size);
-        }
+  // The same copies for each of `depth` rows, from `x` + from[i] to to[i]; all of them unrolled if kCopies is not 0.
+  template <class V, int kCopies>
+  static MB_INLINE void copy_rows(const ColumnPacker& taps, T* panel, int k, int depth, int width, const intptr_t* from,
+                                  const intptr_t* to, int copies) {
+    intptr_t own_from[kCopies + 1], own_to[kCopies + 1];
+    unroll<kCopies>([&](auto i) MB_LAMBDA { own_from[i] = from[i], own_to[i] = to[i]; });
+    const T* channel = taps.planes + k / taps.taps * taps.step;
+    const int* place = taps.places + k % taps.taps;
+    const int* const end = taps.places + taps.taps;
+    const intptr_t step = taps.step;
+    for (; depth > 0; --depth, panel += width) {
+      const T* x = channel + *place;
+      if constexpr (kCopies != 0) {
+        unroll<kCopies>([&](auto i) MB_LAMBDA { V::load(x + own_from[i]).store(panel + own_to[i]); });
       } else {
-        T* to = panel;
-        for (int r = 0; r < runs; to += length[r++])
-          for (int i = 0; i < length[r]; i += V::size) V::load(x + place[r] + i).store(to + i);
+        for (int i = 0; i < copies; ++i) V::load(x + from[i]).store(panel + to[i]);
       }
-      if (++tap == this->taps) tap = 0, channel += this->step;
+      if (++place == end) place = taps.places, channel += step;
     }
+  }
+
+  struct Body {
+    template <class W>
+    static MB_INLINE void run(const ColumnPacker* taps, T* panel, int k, int depth, int j, int columns, int width) {
+      using V = typename W::template of<T>;
+      constexpr int kMost = kMostTileBytes / int(sizeof(T));
+      intptr_t from[kMost], to[kMost];
+      int copies = 0;
+      OutputRows::RunIterator iterator(taps->rows, j);
+      for (int done = 0, length; done < columns; done += length) {
+        length = int(iterator.run(columns - done));
+        for (int i = 0; i < length; i += V::size, ++copies) from[copies] = iterator.place() + i, to[copies] = done + i;
+        iterator.advance(length);
+      }
+      if (copies == kTileVectors) copy_rows<V, kTileVectors>(*taps, panel, k, depth, width, from, to, copies);
+      else if (copies == kTileVectors + 1)
+        copy_rows<V, kTileVectors + 1>(*taps, panel, k, depth, width, from, to, copies);
+      else copy_rows<V, 0>(*taps, panel, k, depth, width, from, to, copies);
+    }
+  };
+  MB_INLINE void operator()(T* panel, int k, int depth, int j, int columns, int width) const {
+    run_at<Body, 64>(vector_bytes(), this, panel, k, depth, j, columns, width);
   }
 };
 

@@ -3,6 +3,8 @@
 //   output           Y = W * X             X is packed from the planes as it is needed
 //   weight gradient  W += Y * X'           likewise, transposed
 //   input gradient   X = W' * Y            some rows of X after the other, which are then added to the planes
+// Where windows move by one element, input gradients are outputs of another convolution, and computed as such: of Y's
+// gradient with the taps in reverse, channels and filters exchanged.
 // Every weight is read once a pass, along its rows. Small images pass several at once, so that products stay deep and
 // wide: the weights of a layer with 7x7 images are larger than all its images.
 #ifndef MINBUILD_LIB_NN_PACKED_CONV_H_
@@ -19,25 +21,56 @@ namespace minbuild {
 constexpr int kPassOutputs = 256, kMadeElements = 1 << 16, kMadeColumns = 512, kBeyond = 16;
 constexpr intptr_t kBeyondPanels = 512;
 
+// The rows of W' as a convolution of outputs multiplies with them: w[M,C,taps] as [C,M*taps].
+template <class T>
+struct ExchangedFilters {
+  const T* w;
+  static constexpr intptr_t kWindow = 9;  // elements of most windows: 3 x 3
+  int channels, taps;
+  intptr_t depth;  // M * taps
+
+  // Rows and depths from where the element `a` would be, if w were that matrix.
+  void operator()(T* to, intptr_t step, const T* a, intptr_t count, intptr_t elements) const {
+    using V = Vec<T, 4>;
+    intptr_t channel = (a - w) / depth;
+    const intptr_t first = (a - w) % depth, filter = first / taps, filter_step = intptr_t(channels) * taps;
+    for (; count > 0; --count, ++channel, to += step) {
+      const T* from = w + filter * filter_step + channel * taps;
+      T* at = to;
+      intptr_t tap = first - filter * taps, left = elements;
+      for (intptr_t some; left > 0; left -= some, at += some, tap = 0, from += filter_step) {
+        if (tap == 0 && taps == kWindow)
+          for (; left >= kWindow; left -= kWindow, at += kWindow, from += filter_step) {
+            const V first = V::load(from), second = V::load(from + V::size), last = V::load(from + kWindow - V::size);
+            first.store(at), second.store(at + V::size), last.store(at + kWindow - V::size);
+          }
+        some = taps - tap < left ? taps - tap : left;
+        for (intptr_t i = 0; i < some; ++i) at[i] = from[tap + i];
+      }
+    }
+  }
+};
+
 // C: a convolution that has read its shapes. x: [N,G*C,in...]  y: [N,G*M,out...]  w: [G*M,C,taps...]. Where weights are
 // stored otherwise, `weights` packs the rows of products that they are (multiply_packed in packed_gemm.h), and w only
 // counts elements.
 template <class T, class C, class... Weights>
 struct PackedConv : Weights... {
-  const C& c;
+  C& c;
   T *planes, *grid, *made, *scratch;
   int* places;
   intptr_t image, in_image, planes_step;  // elements of one image of outputs, of inputs, and of its planes
   int images, channels, filters, depth;   // images of a pass; depth: of W
   intptr_t made_channels;                 // whose rows of X are made at once
   OutputRows rows;
-  bool in_place;  // one window of one element: the image is its own plane
+  bool in_place;           // one window of one element: the image is its own plane
+  bool exchanged = false;  // an input gradient that is computed as the outputs of the convolution that `c` has become
 #if MB_THREADS > 1
   int32_t members = 1;
   intptr_t share = 0;  // elements of `made` and `scratch` for each of them
 #endif
 
-  explicit PackedConv(const C& of, const Weights&... weights) : Weights(weights)..., c(of) {}
+  explicit PackedConv(C& of, const Weights&... weights) : Weights(weights)..., c(of) {}
 
   // The product for `outputs` outputs of y, whose rows are y_step apart. C is what is made: outputs, weights or rows of X.
   Gemm<T> product(intptr_t outputs, const T* y, intptr_t y_step, T* w, T* to, intptr_t to_step) const {
@@ -48,7 +81,41 @@ struct PackedConv : Weights... {
     return {made_channels * c.taps, columns, filters, w, 1, depth, y, y_step, 1, to, to_step ? to_step : columns};
   }
 
+  // True of an input gradient whose windows move by one element and are not padded by more than they have.
+  bool exchanges() const {
+    if (!C::kExchanges || sizeof...(Weights) != 0 || c.propagation != C::kInputs) return false;
+    if (c.taps == 1 || c.xs.image < c.ys.channels) return false;
+    for (int a = 0; a <= C::kLast; ++a)
+      if (c.stride(a) != 1 || c.xs.axes[a].pad > c.span(a)) return false;
+    return true;
+  }
+  // Makes `c` the convolution whose outputs are these gradients. False if its sizes are too large.
+  bool exchange_roles() {
+    int64_t size = 1;
+    for (int a = C::kLast; a >= 0; --a) {
+      auto &x = c.xs.axes[a], &y = c.ys.axes[a];
+      const int outputs = x.in, span = c.span(a);
+      x.in = y.in, x.extent = outputs + span, x.pad = span - x.pad, x.pitch = int(size);
+      y.in = y.extent = outputs;
+      if ((size *= x.extent) >= 1 << 27) return false;
+    }
+    c.xs.size = c.xs.step = int(size);
+    exchange(c.xs.channels, c.ys.channels);
+    exchange(c.xs.image, c.ys.image);
+    c.propagation = C::kOutputs;
+    return true;
+  }
+
+  // The block sizes of a product of such a convolution.
+  Blocks<T> blocks_of(const Gemm<T>& g) const {
+    Blocks<T> blocks(g, vector_bytes());
+    if (exchanged || sizeof...(Weights) != 0) blocks.pack_rows = true;
+    return blocks;
+  }
+
   bool lay_out(const Tensor& written, const Tensor& bytes) {
+    exchanged = exchanges();
+    if (exchanged && !exchange_roles()) return false;
     channels = c.xs.channels, filters = c.ys.channels, depth = channels * c.taps;
     image = c.ys.image, in_image = c.xs.image;
     if (channels < 1 || filters < 1 || int64_t(channels) * c.taps >= 1 << 28) return false;
@@ -65,7 +132,7 @@ struct PackedConv : Weights... {
     if (all > kMost || gathered > kMost || some > kMost) return false;
     const int64_t before = int64_t(align16(c.taps * sizeof(int))) + (all + gathered + some) * int64_t(sizeof(T));
     Gemm<T> g = product(intptr_t(outputs), nullptr, 1, nullptr, nullptr, 0);
-    const int64_t needed = before + int64_t(Blocks<T>(g, vector_bytes()).elements(g)) * int64_t(sizeof(T));
+    const int64_t needed = before + int64_t(blocks_of(g).elements(g)) * int64_t(sizeof(T));
     if (needed + kBeyondPanels > bytes.count || !disjoint(written, sizeof(T), bytes, 1)) return false;
     planes_step = intptr_t(step);
     char* at = reinterpret_cast<char*>(bytes.scratch<T>());
@@ -77,13 +144,14 @@ struct PackedConv : Weights... {
     scratch = made + some;
 #if MB_THREADS > 1
     if (c.team != nullptr && sizeof...(Weights) == 0) {
-      share = (some + Blocks<T>(g, vector_bytes()).elements(g) + kBeyondPanels / intptr_t(sizeof(T)) + 15) & -16;
+      share = (some + blocks_of(g).elements(g) + kBeyondPanels / intptr_t(sizeof(T)) + 15) & -16;
       const int64_t room = (bytes.data + bytes.count - reinterpret_cast<char*>(made)) / (share * int64_t(sizeof(T)));
       if (room > 1) members = room < c.team->members ? int32_t(room) : c.team->members;
     }
 #endif
     clear_bytes(planes, size_t(all) * sizeof(T));
     if (!in_place) c.find_places(places);
+    for (int tap = 0; exchanged && tap < c.taps / 2; ++tap) exchange(places[tap], places[c.taps - 1 - tap]);
     constexpr int kRow = C::kLast;
     const auto* y = c.ys.axes;
     const auto* x = c.xs.axes;
@@ -92,13 +160,16 @@ struct PackedConv : Weights... {
     return true;
   }
 
-  void multiply(const Gemm<T>& g, Pack<T> pack, const void* packer) const {
+  template <class... Rows>
+  void multiply(const Gemm<T>& g, Pack<T> pack, const void* packer, const Rows&... rows) const {
 #if MB_THREADS > 1
     Gemm<T> shared = g;
     shared.team = c.team, shared.members = members, shared.share = share;
-    if constexpr (sizeof...(Weights) == 0) return multiply_in_parts<T>(shared, vector_bytes(), scratch, pack, packer);
+    if constexpr (sizeof...(Weights) == 0)
+      return multiply_in_parts<T>(shared, vector_bytes(), scratch, pack, packer, nullptr, rows...);
 #endif
-    multiply_packed<T>(g, vector_bytes(), scratch, pack, packer, nullptr, static_cast<const Weights&>(*this)...);
+    multiply_packed<T>(g, vector_bytes(), scratch, pack, packer, nullptr, static_cast<const Weights&>(*this)...,
+                       rows...);
   }
 
   // Rows of outputs of some images side by side, or back.
@@ -196,7 +267,10 @@ struct PackedConv : Weights... {
       Gemm<T> g = product(outputs, nullptr, 0, w, out, outputs);
       g.accumulate = start(out, outputs, bias);
       const ColumnPacker<T> packer = {tap_rows};
-      multiply(g, pack_panels<T, ColumnPacker<T>>, &packer);
+      const ExchangedFilters<T> filters_of = {w, c.ys.channels, c.taps, depth};
+      if (C::kExchanges && sizeof...(Weights) == 0 && exchanged)
+        multiply(g, pack_panels<T, ColumnPacker<T>>, &packer, filters_of);
+      else multiply(g, pack_panels<T, ColumnPacker<T>>, &packer);
       if (images > 1) gather_outputs(y, y_step, count, true);
     } else if (c.propagation == C::kWeights) {
       const TransposedPacker<T> packer = {tap_rows};
@@ -236,13 +310,14 @@ template <class T, class C, class... Weights>
 MB_INLINE void run_images(C& c, PackedConv<T, C, Weights...>& packed, const Tensor& y, const Tensor& x, const Tensor& w,
                           const Tensor& bias) {
   const intptr_t x_size = intptr_t(packed.channels) * packed.in_image, y_size = intptr_t(packed.filters) * packed.image;
+  const Tensor &from = packed.exchanged ? y : x, &to = packed.exchanged ? x : y;
   for (int n = 0; n < c.batch; n += packed.images) {
     const int count = c.batch - n < packed.images ? c.batch - n : packed.images;
     for (int g = 0; g < c.groups; ++g) {
       const intptr_t first = intptr_t(n) * c.groups + g;
       T* weights = w.as<T>();
       if constexpr (sizeof...(Weights) != 0) weights = const_cast<T*>(packed.base);
-      packed.run(x.as<T>() + first * x_size, c.groups * x_size, y.as<T>() + first * y_size, c.groups * y_size,
+      packed.run(from.as<T>() + first * x_size, c.groups * x_size, to.as<T>() + first * y_size, c.groups * y_size,
                  weights + g * (w.count / c.groups), bias ? bias.as<T>() + g * packed.filters : nullptr, count);
     }
   }

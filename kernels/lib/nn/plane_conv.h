@@ -49,6 +49,7 @@ struct TapsBody {
 template <class T, class Features>
 struct PlaneConv {
   static constexpr int kAxes = Features::kVolume ? 3 : 2, kLast = kAxes - 1;
+  static constexpr bool kExchanges = Features::kExchanged;
   static constexpr bool kFewer = Features::kVolume || Features::kLines;  // some convolutions have
   using Images = Planes<kAxes, bool(Features::kStrides)>;
   static constexpr Propagation kOutputs = kOutput, kInputs = kInputGradient, kWeights = kWeightGradient;
@@ -76,6 +77,10 @@ struct PlaneConv {
     return Features::kDepthwise && xs.channels == 1 && ys.channels == 1 && groups > 1 && !pointwise() &&
            (!MB_DISPATCHES || vector_bytes() >= 32);
   }
+
+  int stride(int axis) const { return Features::kStrides ? xs.axes[axis].stride : 1; }
+  // Elements that a window reaches beyond its first.
+  int span(int axis) const { return (Features::kDilations ? dilation[axis] : 1) * (window[axis] - 1); }
 
   // params: groups, then strides, pads at the start, and dilations, three each.
   MB_NOINLINE bool read(const Tensor& x, const Tensor& y, const Tensor& w, const int32_t* params) {

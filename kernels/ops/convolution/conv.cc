@@ -12,6 +12,7 @@ struct ConvFeatures {
   static constexpr bool kVolume = MB_CONV_VOLUME, kLines = MB_CONV_LINES;  // three spatial axes, one
   static constexpr bool kStrides = MB_CONV_STRIDES, kDilations = MB_CONV_DILATIONS, kGroups = MB_CONV_GROUPS;
   static constexpr bool kPointwise = MB_CONV_POINTWISE, kDepthwise = MB_CONV_DEPTHWISE, kBias = MB_CONV_BIAS;
+  static constexpr bool kExchanged = MB_CONV_EXCHANGED;
 };
 template <class T>
 using Conv = PlaneConv<T, ConvFeatures>;

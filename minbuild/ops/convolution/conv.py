@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,16 @@ from minbuild.ir import Call, ElementType, Shape, TensorType
 from minbuild.ir.dims import Dim, dim_min, product
 from minbuild.ops.convolution.conv_cases import conv_cases
 from minbuild.ops.convolution.conv_channels import channels_of_output
+from minbuild.ops.convolution.conv_params import (
+    ARGS,
+    INPUT_GRADIENT,
+    OUTPUT,
+    PARAMS,
+    WEIGHT_GRADIENT,
+    multiplications,
+)
 from minbuild.ops.convolution.conv_reference import reference
+from minbuild.ops.convolution.depthwise_conv import depthwise_kernel, depthwise_scratch, takes_depthwise
 from minbuild.ops.convolution.sliding_window import Axis, axes, explicit_pads
 from minbuild.ops.core.definition import (
     FLOATS,
@@ -28,9 +37,6 @@ from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.core.value import Results
 from minbuild.ops.linear_algebra.gemm_packing import PACKED_BYTES, packed_bytes
 
-_WINDOW = ("groups:int",) + tuple(
-    f"{name}_{axis}:int" for name in ("stride", "pad", "dilation") for axis in "dhw"
-)
 _TYPES = {"T": FLOATS}
 _FEATURES = {
     "pointwise": "windows of one element",
@@ -41,31 +47,22 @@ _FEATURES = {
     "volume": "three spatial axes",
     "lines": "one spatial axis",
     "bias": "adds a number to every channel",
+    "exchanged": "input gradients of real size, of windows that move by one element",
     "dequantize": "weights in four or eight bits",
 }
 # As in lib/nn/packed_conv.h.
 _PASS_OUTPUTS, _MADE_ELEMENTS, _MADE_COLUMNS, _BEYOND, _BEYOND_PANELS = 256, 1 << 16, 512, 16, 512
 _SHARE_BYTES = PACKED_BYTES + 1024  # of packed blocks of a further thread
 _LARGE_WORK = 1 << 22  # multiplications per image
-OUTPUT, INPUT_GRADIENT, WEIGHT_GRADIENT = range(3)  # the tensor that the kernel computes
-
-
-def _multiplications(params: Sequence[int], shapes: Sequence[Shape]) -> Dim:
-    """Outputs, each from all weights of its filter: arguments are the one computed, then the others of (y, x, w)."""
-    y, weights = shapes[0 if params[0] == OUTPUT else 2 if params[0] == WEIGHT_GRADIENT else 1], shapes[2]
-    if params[0] == WEIGHT_GRADIENT:
-        weights = shapes[0]
-    return product(y) * product(weights[1:])
-
 
 conv_kernel = KernelFunction(
     "conv",
-    ("out:T=", "a:T", "b:T", "bias:T?", "bytes:scratch"),
-    ("propagation:int", *_WINDOW),
+    ARGS,
+    PARAMS,
     _TYPES,
     _FEATURES,
     share=lambda params, first: first if params[1] > 1 else 0,
-    work=_multiplications,
+    work=multiplications,
 )
 packed_kernel = KernelFunction(
     "conv_packed",
@@ -74,8 +71,9 @@ packed_kernel = KernelFunction(
     conv_kernel.types,
     conv_kernel.features,
     share=lambda params, first: _SHARE_BYTES + (_MADE_ELEMENTS * 4 if params[0] == INPUT_GRADIENT else 0),
-    work=_multiplications,
+    work=multiplications,
 )
+LAYER_KERNELS = (conv_kernel, packed_kernel, depthwise_kernel)
 # The same with weights that stay in four or eight bits; `b` is their shape.
 _FORMAT = ("format:int", "columns:int", "stride:int", "row_block:int", "column_block:int")
 _FORMAT_FEATURES = {
@@ -206,9 +204,27 @@ class Layer:
             return False
         return self.channels * self.filters * self.taps * outputs >= _LARGE_WORK
 
+    def exchanges(self, propagation: int) -> bool:
+        """True of input gradients that are computed as outputs of another convolution, as packed_conv.h says."""
+        if propagation != INPUT_GRADIENT or not self.packs or self.taps == 1:
+            return False
+        image = product([a.size for a in self.axes])
+        plain = all(a.stride == 1 and a.before <= a.span for a in self.axes)
+        return plain and isinstance(image, int) and image >= self.filters  # else filters are too seldom read
+
+    def exchanged(self) -> Layer:
+        """That convolution: channels and filters, inputs and outputs have changed places."""
+        axes = tuple(
+            replace(a, size=a.outputs, before=a.span - a.before, after=a.size - a.outputs + a.before)
+            for a in self.axes
+        )
+        return replace(self, channels=self.filters, filters=self.channels, axes=axes)
+
     def packed_scratch(self, propagation: int) -> TensorType:
         """As packed_conv.h lays it out: places of taps, planes of the images of a pass, their outputs side by side,
         rows of X, packed blocks."""
+        if self.exchanges(propagation):
+            return self.exchanged().packed_scratch(OUTPUT)
         image = product([a.outputs for a in self.axes])
         assert isinstance(image, int)
         images = dim_min(self.batch, max(1, -(-_PASS_OUTPUTS // image)))
@@ -257,6 +273,15 @@ def call_layer(
     """One run of the kernel; `names` are the tensor to compute, then the other two of (outputs, input, weights).
     `layer` is the convolution, `propagation` says which tensor to compute; `bias` is a name or "", `accumulate` the
     outputs that are added to, a bit each."""
+    if layer.depthwise and layer.may_pack and takes_depthwise(layer.axes, layer.groups):
+        return depthwise_kernel.call(
+            *names,
+            bias,
+            depthwise_scratch(layer.axes, layer.element, propagation),
+            types=(layer.element,),
+            params=(propagation, *layer.params()),
+            accumulate=accumulate,
+        )
     packs = layer.packs
     return (packed_kernel if packs else conv_kernel).call(
         *names,
@@ -264,7 +289,7 @@ def call_layer(
         layer.packed_scratch(propagation) if packs else layer.scratch(),
         types=(layer.element,),
         params=(propagation, *layer.params()),
-        features=layer.features(bias=bool(bias)),
+        features=layer.features(bias=bool(bias), exchanged=layer.exchanges(propagation)),
         accumulate=accumulate,
     )
 
@@ -296,7 +321,7 @@ conv = Op(
     infer=_infer,
     reference=reference,
     lower=_lower,
-    kernels=(conv_kernel, packed_kernel),
+    kernels=LAYER_KERNELS,
     rematerialize=_again,
     flops=_work,
     batched_inputs=first_input,

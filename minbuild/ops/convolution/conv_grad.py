@@ -11,16 +11,10 @@ import numpy as np
 
 from minbuild.ir import Call, TensorType
 from minbuild.ir.dims import Dim, product
-from minbuild.ops.convolution.conv import (
-    INPUT_GRADIENT,
-    WEIGHT_GRADIENT,
-    Layer,
-    call_layer,
-    conv_kernel,
-    packed_kernel,
-)
+from minbuild.ops.convolution.conv import LAYER_KERNELS, Layer, call_layer
 from minbuild.ops.convolution.conv_cases import VARIANTS, large_cases
 from minbuild.ops.convolution.conv_channels import channels_of_gradients
+from minbuild.ops.convolution.conv_params import INPUT_GRADIENT, WEIGHT_GRADIENT
 from minbuild.ops.convolution.conv_reference import filters_of, grouped, receptive_fields
 from minbuild.ops.convolution.sliding_window import axes, unpadded
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase
@@ -143,7 +137,7 @@ conv_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_lower_grad,
-    kernels=(conv_kernel, packed_kernel, reduce_kernel),
+    kernels=(*LAYER_KERNELS, reduce_kernel),
     accumulates=frozenset({1, 2}),
     flops=_grad_work,
     batched_inputs=_grad_samples,

@@ -155,7 +155,7 @@ conv_transpose = Op(
     decomposes_to=("Add",),
     reference=_reference,
     lower=_lower,
-    kernels=(_conv.conv_kernel, _conv.packed_kernel),
+    kernels=_conv.LAYER_KERNELS,
     cases=_cases,
     gradient=_gradient,
 )
@@ -237,7 +237,7 @@ conv_transpose_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_lower_grad,
-    kernels=(_conv.conv_kernel, _conv.packed_kernel, reduce_kernel),
+    kernels=(*_conv.LAYER_KERNELS, reduce_kernel),
     accumulates=frozenset({1, 2}),
     cases=_grad_cases,
     decompose_for_grad=_grad_parts,

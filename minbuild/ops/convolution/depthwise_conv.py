@@ -1,0 +1,74 @@
+"""Convolutions of real size with one filter per channel: their kernel, the layers that take it, and its scratch memory.
+
+The kernel is one of its own: libraries of models that are too small for it do not have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from minbuild.ir import ElementType, TensorType
+from minbuild.ir.dims import Dim
+from minbuild.ops.convolution.conv_params import (
+    ARGS,
+    INPUT_GRADIENT,
+    PARAMS,
+    WEIGHT_GRADIENT,
+    multiplications,
+)
+from minbuild.ops.convolution.sliding_window import Axis
+from minbuild.ops.core.definition import FLOATS, KernelFunction
+
+# As in depthwise_conv.cc.
+_MOST_TAPS, _MOST_SIZE, _SLACK_BYTES, _LANES = 64, 1 << 13, 128, 16
+_LEAST_WORK = 3 << 17  # multiplications per image
+depthwise_kernel = KernelFunction(
+    "depthwise_conv",
+    ARGS,
+    PARAMS,
+    {"T": FLOATS},
+    share=lambda params, first: first,
+    work=multiplications,
+)
+
+
+def _known(dim: Dim) -> int:
+    assert isinstance(dim, int)
+    return dim
+
+
+def takes_depthwise(axes: Sequence[Axis], channels: int) -> bool:
+    """True of a window over `channels` channels, each with a filter of its own, that the kernel is made for."""
+    if len(axes) != 2 or len({a.stride for a in axes}) != 1 or axes[0].stride > 2:
+        return False
+    if not all(isinstance(a.size, int) and isinstance(a.outputs, int) for a in axes):
+        return False
+    if any(a.dilation != 1 or a.before >= a.taps or _known(a.size) > _MOST_SIZE for a in axes):
+        return False
+    taps = prod(a.taps for a in axes)
+    return taps <= _MOST_TAPS and channels * taps * prod(_known(a.outputs) for a in axes) >= _LEAST_WORK
+
+
+def depthwise_scratch(axes: Sequence[Axis], element: ElementType, propagation: int) -> TensorType:
+    """Planes of a channel, and for gradients of weights its outputs in such rows. `axes` are those of the
+    window, `element` is the type of the tensors, `propagation` says which of them is computed."""
+    slack, phases, lengths = _SLACK_BYTES // element.size, 1, []
+    for a in axes:
+        size, outputs = _known(a.size), _known(a.outputs)
+        if propagation != INPUT_GRADIENT:
+            lengths.append(outputs + a.span // a.stride)
+        elif a.stride == 1:
+            lengths.append(size + a.span)
+        else:
+            lengths.append(max(outputs, (size - 1 + a.before) // 2 + 1) + a.span // 2)
+        phases *= 1 if propagation == INPUT_GRADIENT else a.stride
+    elements = prod(lengths) * phases + slack
+    if propagation == WEIGHT_GRADIENT:  # in rows as long as those of a plane
+        elements += (_known(axes[0].outputs) - 1) * lengths[1] + _known(axes[1].outputs) + _LANES
+    whole = -(-(elements + slack) // _LANES) * _LANES
+    return TensorType(ElementType.UINT8, (whole * element.size,))
+
+
+OPS: tuple[()] = ()
+KERNELS = (depthwise_kernel,)
