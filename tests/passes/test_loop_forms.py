@@ -9,10 +9,12 @@ from authored import differences, source, stepped
 from built_loops import check_built
 
 from minbuild.authoring import Recipe, artifacts_of
+from minbuild.errors import Unsupported
 from minbuild.ir import TrainingArtifacts
 from minbuild.ops import registry
 from minbuild.planning.plan_encoding import encode_plan
 from minbuild.reference.interpreter import ReferenceTrainer
+from minbuild.training.library import TRAIN
 
 REGISTRY = registry()
 ROUNDS, BATCH, WIDTH, HIDDEN = 20, 2, 3, 4
@@ -133,6 +135,37 @@ EARLY = f"""
         mean = ReduceMean <axes = [0], keepdims = 0> (all)
         out = Add (mean, last)
     }}"""
+# Loops over the first slices of a tensor, as many as data say: by a condition, as torch exports it, or by the limit.
+WHILE = f"""
+    m (float[T,2,3] x, int64 length) => (float[2,4] out) {{
+        begins = Less (zero, length)
+        count, last = Loop ( , begins, zero, start) <body = round (int64 i, bool going, int64 k, float[2,4] h) =>
+                (bool on, int64 k2, float[2,4] n) {{
+            k2 = Add (k, one)
+            x_t = Gather (x, k)
+            {_CELL}
+            on = Less (k2, length)
+        }}>
+        out = Identity (last)
+    }}"""
+LENGTH = f"""
+    m (float[T,2,3] x, int64 length) => (float[2,4] out) {{
+        out = Loop (length, , start) <body = round (int64 i, bool going, float[2,4] h) => (bool on, float[2,4] n) {{
+            x_t = Gather (x, i)
+            {_CELL}
+            on = Identity (going)
+        }}>
+    }}"""
+BOTH = f"""
+    m (float[T,2,3] x, int64[1] length) => (float[2,4] out) {{
+        out = Loop (length, yes, start) <body = round (int64 i, bool going, float[2,4] h) => (bool on, float[2,4] n) {{
+            x_t = Gather (x, i)
+            {_CELL}
+            size = ReduceL1 <keepdims = 0> (n)
+            on = Less (size, huge)
+        }}>
+    }}"""
+OF_DATA = {"while": WHILE, "length": LENGTH, "both": BOTH}
 MODELS = {
     "counted": COUNTED,
     "numbered": NUMBERED,
@@ -152,6 +185,7 @@ CONSTANTS = {
     "limit": np.array(LIMIT, np.float32),
     "grows": np.array(0.3, np.float32),
     "small": np.array(0.1, np.float32),
+    "huge": np.array(1e9, np.float32),
 }
 
 
@@ -162,7 +196,7 @@ def artifacts(name: str, rounds: int | str = ROUNDS) -> TrainingArtifacts:
         return (random.standard_normal(shape) * 0.5).astype(np.float32)
 
     weights = {"W": weight(WIDTH, HIDDEN), "R": weight(HIDDEN, HIDDEN), "start": weight(BATCH, HIDDEN)}
-    text = MODELS[name].replace("T,", f"{rounds},")
+    text = (MODELS | OF_DATA)[name].replace("T,", f"{rounds},")
     constants = {**CONSTANTS, "first": np.array([1 if name == "axes" else 0])}
     used = {
         n: a
@@ -224,3 +258,64 @@ def test_rounds_behind_the_end_do_not_run(tmp_path):
         state = state + 0.3 * np.tanh(x[ran] @ weights["W"] + state @ weights["R"])
         ran += 1
     assert 2 < ran < ROUNDS - 2
+
+
+def stepped_by_hand(made: TrainingArtifacts, x: np.ndarray, count: int, target: np.ndarray):
+    """The loss after `count` rounds in double precision, and the gradient of its first state and weights."""
+    weights = {p.name: np.asarray(p.data, np.float64) for p in made.checkpoint.parameters}
+    states = [weights["start"]]
+    for x_t in x[:count].astype(np.float64):
+        states.append(np.tanh(x_t @ weights["W"] + states[-1] @ weights["R"]))
+    error = states[-1] - target
+    gradients = {name: np.zeros_like(w) for name, w in weights.items()}
+    flow = 2 * error / error.size
+    for t in reversed(range(count)):
+        inner = flow * (1 - states[t + 1] ** 2)
+        gradients["W"] += x[t].T @ inner
+        gradients["R"] += states[t].T @ inner
+        flow = inner @ weights["R"].T
+    gradients["start"] = flow
+    return np.mean(error**2), gradients
+
+
+@pytest.mark.parametrize("rounds", [ROUNDS, 5, "T"])
+@pytest.mark.parametrize("name", OF_DATA)
+def test_slices_bound_loops_whose_length_is_data(name, rounds, tmp_path):
+    """As many rounds as data say, from none on, with one plan, and no rounds behind them."""
+    made = artifacts(name, rounds)
+    plan = trainers.plan_of(made, REGISTRY)
+    most = rounds if isinstance(rounds, int) else 24
+    contents = trainers.contents_of([plan])
+    library = trainers.library_of(contents, REGISTRY, tmp_path)
+    parameters = {p.name: np.asarray(p.data) for p in made.checkpoint.parameters}
+    session = trainers.session_of(library, plan, parameters)
+    random = np.random.default_rng(2)
+    x, target = (
+        random.standard_normal(s).astype(np.float32) for s in ((most, BATCH, WIDTH), (BATCH, HIDDEN))
+    )
+    for count in (most, 3, 1, 0):
+        length = np.full((1,) if name == "both" else (), count, np.int64)
+        loss, gradients = stepped_by_hand(made, x, count, target)
+        trainer = ReferenceTrainer(made)
+        feeds = (x, length, target)
+        np.testing.assert_allclose(np.ravel(trainer.train_step(*feeds)[0])[0], loss, rtol=1e-6)
+        session.lazy_reset_grad()
+        (found,) = session.run(TRAIN, list(feeds))[:1]
+        np.testing.assert_allclose(np.ravel(found), loss, rtol=1e-5)
+        for each, gradient in gradients.items():
+            np.testing.assert_allclose(trainer.gradients[each], gradient, rtol=1e-6, atol=1e-8, err_msg=each)
+            np.testing.assert_allclose(session.gradient(each), gradient, rtol=1e-4, atol=1e-5, err_msg=each)
+
+
+def test_loops_without_any_bound_are_refused_with_a_cure():
+    text = WHILE.replace("x_t = Gather (x, k)", "x_t = Identity (row)").replace(
+        "begins =", "row = ReduceMean <axes = [0], keepdims = 0> (x) begins ="
+    )
+    weights = {n: np.ones(s, np.float32) for n, s in (("W", (3, 4)), ("R", (4, 4)), ("start", (2, 4)))}
+    model = source(text.replace("T,", "20,"), weights | {"zero": np.array(0), "one": np.array(1)}, 17)
+    with pytest.raises(Unsupported, match="no limit.*compare a counter.*slice of its number"):
+        artifacts_of(model, RECIPE, REGISTRY)
+    text = text.replace("Loop ( ,", "Loop (length,")
+    model = source(text.replace("T,", "20,"), weights | {"zero": np.array(0), "one": np.array(1)}, 17)
+    with pytest.raises(Unsupported, match="depends on data.*slice of its number"):
+        artifacts_of(model, RECIPE, REGISTRY)

@@ -1,13 +1,15 @@
-"""The number of rounds of a Loop: its input 0, or what the counter that its condition compares allows at most.
+"""The number of rounds of a Loop: its input 0, or what the counter that its condition compares allows at most, or the
+number of slices of a tensor that every round takes one of.
 
 Exporters of `while` loops write no limit, but a condition such as `i < 20 and error > 0.1`, where every round adds 1 to
-the carried value `i`.
+the carried value `i`. Where that compares with data, such as the length of a sequence in a longer tensor, a round that
+runs takes slice `i`, so there are at most as many rounds as slices.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,12 +31,15 @@ _NEVER_REACHED = 1 << 31  # rounds that stand for no limit
 class Bound:
     """The largest number of rounds, and the name of a value around the loop that holds it, where it is a free
     dimension. `exact` if the condition compares nothing else, so that it is the number of rounds; `counters` are the
-    positions of carried values that count rounds from 0 on."""
+    positions of carried values that count rounds from 0 on. `limit` names input 0 of the loop where that is data;
+    `by_slices` if nothing but slices bounds the loop."""
 
     rounds: Dim
     name: str = ""
     exact: bool = False
     counters: tuple[int, ...] = ()
+    limit: str = ""
+    by_slices: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,21 +57,30 @@ def bound_of(node: Node, graph: Graph, scope: Scope) -> Bound | None:
     counters = [c for i in range(len(node.inputs) - 2) if (c := names.counter(node, i)) is not None]
     counting = tuple(c.position for c in counters if (c.start, c.step) == (0, 1))
     found: list[Bound] = []
-    most = node.inputs[0]
+    most, limit = node.inputs[0], ""
     if most:
         content = scope.content(most)
-        if content is None or content.size != 1:
+        if content is None:
+            limit = most
+        elif content.size != 1:
             return None
-        rounds = content.ravel().tolist()[0]
-        if not isinstance(rounds, int) or rounds < _NEVER_REACHED:
-            found.append(Bound(rounds, most))
+        else:
+            rounds = content.ravel().tolist()[0]
+            if not isinstance(rounds, int) or rounds < _NEVER_REACHED:
+                found.append(Bound(rounds, most))
     tests = list(names.conjuncts(graph.outputs[0])) if node.inputs[1] else []
     limits = [names.limit(test, counters) for test in tests]
     exact = len(limits) == 1 and not found
     found += [Bound(b.rounds, b.name, exact) for b in limits if b is not None]
     numbers = [b for b in found if isinstance(b.rounds, int)]
     best = min(numbers, key=lambda b: int(str(b.rounds))) if numbers else next(iter(found), None)
-    if best is None or isinstance(best.rounds, int) and best.rounds < 1:
+    if best is None or limit:
+        slices = names.slices(
+            [list(graph.inputs)[0], *(n for c in counters if c.position in counting for n in c.values)]
+        )
+        best = Bound(slices, by_slices=True) if best is None and slices is not None else best
+        return None if best is None else replace(best, exact=False, counters=counting, limit=limit)
+    if isinstance(best.rounds, int) and best.rounds < 1:
         return None
     always = bool(most) and (not node.inputs[1] or constantly_true(graph, scope))
     return Bound(best.rounds, best.name, best.exact or always, counting)
@@ -124,6 +138,20 @@ class _Names:
         if inside not in (one, other) or not isinstance(first, int) or not isinstance(step, int) or step < 1:
             return None
         return _Counter(i, first, step, frozenset({self.source(after)}), frozenset({inside}))
+
+    def slices(self, numbers: list[str]) -> Dim | None:
+        """The number of slices of a tensor around the loop that every round takes the one of its number from, `numbers`
+        being names of the number; the smallest, or one that is free."""
+        found: list[Dim] = []
+        for inner in self.graph.nodes:
+            if inner.domain or inner.op_type != "Gather" or self.source(inner.inputs[1]) not in numbers:
+                continue
+            x = inner.inputs[0]
+            if x not in self.maker and x not in self.graph.inputs and x not in self.graph.initializers:
+                shape = self.scope.shape(x)
+                found.append(shape[int(inner.attributes.get("axis", 0)) % len(shape)])
+        known = [size for size in found if isinstance(size, int)]
+        return min(known) if known else next(iter(found), None)
 
     def conjuncts(self, name: str) -> Iterator[Node | None]:
         """The conditions that all have to hold; None for one that is no node of the body."""

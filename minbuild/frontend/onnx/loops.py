@@ -21,9 +21,9 @@ LARGEST_CONSTANT = 16  # real numbers that a body gets a copy of; whole ones, su
 _ANY = TensorType(ElementType.FLOAT, None)  # of inputs of a body, which follow from those of the node
 
 
-def kept_loop(node: Node, scope: Scope) -> Node | None:
+def kept_loop(node: Node, scope: Scope, guarded: bool = False) -> Node | None:
     """The Scan in the form that stays a loop, None for nodes that have to be unrolled: others than Scan, those along
-    another axis than 0, with few rounds, or with graphs inside of their body."""
+    another axis than 0, with few rounds unless they are `guarded`, or with graphs inside of their body."""
     if node.op_type != "Scan" or node.domain or node.version < 9:
         return None
     graph = node.attributes.get("body")
@@ -35,7 +35,7 @@ def kept_loop(node: Node, scope: Scope) -> Node | None:
     if any(True for inner in graph.nodes for _ in graphs_in(inner)) or not all(node.inputs):
         return None
     rounds = rounds_of(node, scope)
-    if isinstance(rounds, int) and rounds < LEAST_ROUNDS:
+    if isinstance(rounds, int) and rounds < LEAST_ROUNDS and not guarded:
         return None
     return _closed(node, graph, count, scope)
 

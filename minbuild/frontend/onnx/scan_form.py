@@ -14,9 +14,11 @@ import numpy as np
 
 from minbuild.frontend.onnx import loops
 from minbuild.frontend.onnx.loop_bound import Bound, bound_of
+from minbuild.frontend.onnx.scan_axes import along_axis_0
 from minbuild.frontend.onnx.subgraphs import captured, graphs_in
 from minbuild.frontend.onnx.unrolling import Scope
 from minbuild.ir import ElementType, Graph, Node, TensorType
+from minbuild.ops.core.definition import UnsupportedUse
 
 _ANY = TensorType(ElementType.FLOAT, None)
 _SHAPES = frozenset({"Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape"})
@@ -31,68 +33,7 @@ def scan_form(node: Node, scope: Scope) -> Iterator[Node] | None:
         return None
     if any(True for inner in graph.nodes for _ in graphs_in(inner)):
         return None
-    return _along_axes(node, graph, scope) if node.op_type == "Scan" else _of_loop(node, graph, scope)
-
-
-# ----------------------------------------------------------------------------------------------------------- Scan
-
-
-def _along_axes(node: Node, graph: Graph, scope: Scope) -> Iterator[Node] | None:
-    count = int(node.attributes.get("num_scan_inputs", 0))
-    given = [a for key in ("scan_input_axes", "scan_output_axes") for a in node.attributes.get(key, ())]
-    if node.version < 9 or not any(map(int, given)) or not count or not all(node.inputs):
-        return None
-    scans = node.inputs[len(node.inputs) - count :]
-    axes = _axes(node, "scan_input_axes", [len(scope.shape(x)) for x in scans])
-    rounds = scope.shape(scans[0])[axes[0]]
-    if isinstance(rounds, int) and rounds < loops.LEAST_ROUNDS:
-        return None
-    return _transposed(node, scans, axes, scope)
-
-
-def _transposed(node: Node, scans: Sequence[str], axes: Sequence[int], scope: Scope) -> Iterator[Node]:
-    """The Scan along axis 0, with transposes before and behind it."""
-    prefix = next(name for name in node.outputs if name)
-    states = node.inputs[: len(node.inputs) - len(scans)]
-    moved = []
-    for x, axis in zip(scans, axes, strict=True):
-        name = f"{prefix}/{x} along axis {axis}" if axis else x
-        if axis and name not in moved:
-            order = (axis, *(i for i in range(len(scope.shape(x))) if i != axis))
-            yield _plain(node, "Transpose", (x,), name, perm=order)
-        moved.append(name)
-    given = tuple(int(a) for a in node.attributes.get("scan_output_axes", ()))
-    stacked = node.outputs[len(states) :]
-    given += (0,) * (len(stacked) - len(given))
-    inner = tuple(f"{n}/along axis 0" if n and a else n for n, a in zip(stacked, given, strict=True))
-    attributes = {
-        n: a for n, a in node.attributes.items() if n not in ("scan_input_axes", "scan_output_axes")
-    }
-    yield replace(
-        node,
-        inputs=(*states, *moved),
-        outputs=(*node.outputs[: len(states)], *inner),
-        attributes=attributes,
-    )
-    for made, name, axis in zip(inner, stacked, given, strict=True):
-        if made != name:
-            rank = len(scope.shape(made))
-            place = axis % rank
-            order = (*range(1, place + 1), 0, *range(place + 1, rank))
-            yield _plain(node, "Transpose", (made,), name, perm=order)
-
-
-def _axes(node: Node, key: str, ranks: Sequence[int]) -> list[int]:
-    given = [int(a) for a in node.attributes.get(key, ())]
-    given += [0] * (len(ranks) - len(given))
-    return [axis % rank for axis, rank in zip(given, ranks, strict=True)]
-
-
-def _plain(node: Node, op: str, inputs: Sequence[str], output: str, **attributes: object) -> Node:
-    name = f"{output} ({op})"
-    return Node(
-        op, "", node.version, name=name, inputs=tuple(inputs), outputs=(output,), attributes=attributes
-    )
+    return along_axis_0(node, scope) if node.op_type == "Scan" else _of_loop(node, graph, scope)
 
 
 # ----------------------------------------------------------------------------------------------------------- Loop
@@ -110,7 +51,10 @@ def _of_loop(node: Node, graph: Graph, scope: Scope) -> Iterator[Node] | None:
     if starts is False:
         return None
     bound = bound_of(node, graph, scope)
-    if bound is None or isinstance(bound.rounds, int) and bound.rounds < loops.LEAST_ROUNDS:
+    if bound is None:
+        return None
+    few = isinstance(bound.rounds, int) and bound.rounds < loops.LEAST_ROUNDS
+    if few and not bound.by_slices and not bound.limit:  # unrolling knows the number of rounds, too
         return None
     dependent = not (starts and bound.exact)
     if dependent and any(node.outputs[len(carried) :]):
@@ -177,12 +121,14 @@ class _LoopForm:
         )
         results = list(node.outputs[: len(self.carried)])
         tail: list[Node] = []
-        if self.number in read:
+        number = ""
+        if self.number in read or self.bound.limit:
             first, one, following = (f"{prefix}/{n}" for n in ("number 0", "one", "number of the next round"))
             axes = (1,) * len(graph.inputs[self.number].shape or ())
             yield self.constant(first, np.zeros(axes, np.int64))
             body = [self.constant(one, np.array(1)), *body]
             tail.append(self.plain("Add", (self.number, one), following))
+            number = following
             before, inside, after = [first, *before], [self.number, *inside], [following, *after]
             results = [f"{prefix}/number of rounds", *results]
         if self.dependent:
@@ -190,7 +136,7 @@ class _LoopForm:
             body = [self.plain("Identity", (state,), self.condition), *body, *tail]
             tail = []
             yield from self.started()
-            goes_on = self.without_axes(body, graph.outputs[0])
+            goes_on = self.goes_on(body, number)
             following = f"{prefix}/running on"
             masked = []
             for inner, new in zip(inside, after, strict=True):
@@ -233,19 +179,42 @@ class _LoopForm:
         return found[len(found) - len(after) :]
 
     def started(self) -> Iterator[Node]:
-        """The state of the first round: true, or the condition."""
+        """The state of the first round: true, or the condition, and a number of rounds that is data allows one."""
         starts = f"{self.prefix}/starts"
-        if not self.going:
+        nodes: list[Node] = []
+        conditions = [self.without_axes(nodes, self.going, "begins")] if self.going else []
+        if self.bound.limit:
+            none, some = f"{self.prefix}/no round", f"{self.prefix}/some rounds"
+            most = self.without_axes(nodes, self.bound.limit, "most rounds")
+            nodes += [self.constant(none, np.array(0)), self.plain("Less", (none, most), some)]
+            conditions.append(some)
+        yield from nodes
+        if not conditions:
             yield self.constant(starts, np.array(True))
-            return
-        shape = f"{self.prefix}/no axes of the condition"
-        yield self.constant(shape, np.array([], np.int64))
-        yield self.plain("Reshape", (self.going, shape), starts)
+        else:
+            yield self.plain("Identity" if len(conditions) < 2 else "And", conditions, starts)
 
-    def without_axes(self, body: list[Node], condition: str) -> str:
-        shape, name = f"{self.prefix}/no axes", f"{self.prefix}/goes on"
-        body.append(self.constant(shape, np.array([], np.int64)))
-        body.append(self.plain("Reshape", (condition, shape), name))
+    def goes_on(self, body: list[Node], number: str) -> str:
+        """Appends to the body the condition of the round behind it, whose `number` is given."""
+        conditions = []
+        if self.node.inputs[1]:
+            conditions.append(self.without_axes(body, self.graph.outputs[0], "goes on"))
+        if self.bound.limit:
+            following = self.without_axes(body, number, "following number")
+            most = self.without_axes(body, self.bound.limit, "most rounds here")
+            less = f"{self.prefix}/another round"
+            body.append(self.plain("Less", (following, most), less))
+            conditions.append(less)
+        if len(conditions) < 2:
+            return conditions[0]
+        body.append(self.plain("And", tuple(conditions), f"{self.prefix}/goes on within"))
+        return f"{self.prefix}/goes on within"
+
+    def without_axes(self, nodes: list[Node], value: str, label: str) -> str:
+        """Appends a number or condition of one element as one without axes; its name."""
+        shape, name = f"{self.prefix}/{label}, no axes", f"{self.prefix}/{label}"
+        nodes.append(self.constant(shape, np.array([], np.int64)))
+        nodes.append(self.plain("Reshape", (value, shape), name))
         return name
 
     # ------------------------------------------------------------------------------------------------- its rounds
@@ -259,6 +228,10 @@ class _LoopForm:
             flat, nothing, rounds = (f"{self.prefix}/{n}" for n in ("one axis", "no elements", "rounds"))
             yield self.constant(flat, np.array([1]))
             yield self.constant(nothing, np.array([0]))
+            if not self.bound.name:
+                raise UnsupportedUse(
+                    "how often it runs depends on data. Give it a constant number of rounds at most"
+                )
             yield self.plain("Reshape", (self.bound.name, flat), rounds)
             yield replace(self.plain("Concat", (rounds, nothing), shape), attributes={"axis": 0})
         yield self.plain("ConstantOfShape", (shape,), name)

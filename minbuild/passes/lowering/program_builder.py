@@ -203,7 +203,7 @@ class Lowering:
         if not self.loops or node.op_type != "Scan":
             return None
         try:
-            kept = kept_loop(node, self)
+            kept = kept_loop(node, self, guard_of(node, self) is not None)
             return kept if kept is not None and self.add_loop(kept) else None
         except (UnsupportedUse, *RULE_ERRORS):  # unrolling reports it
             return None
