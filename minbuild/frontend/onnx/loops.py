@@ -22,8 +22,9 @@ _ANY = TensorType(ElementType.FLOAT, None)  # of inputs of a body, which follow 
 
 
 def kept_loop(node: Node, scope: Scope, guarded: bool = False) -> Node | None:
-    """The Scan in the form that stays a loop, None for nodes that have to be unrolled: others than Scan, those along
-    another axis than 0, with few rounds unless they are `guarded`, or with graphs inside of their body."""
+    """The Scan `node` in the form that stays a loop, None for nodes that have to be unrolled: others than Scan, those
+    along another axis than 0, with few rounds unless they are `guarded`, or with graphs inside of their body. `scope`
+    knows the values around it."""
     if node.op_type != "Scan" or node.domain or node.version < 9:
         return None
     graph = node.attributes.get("body")

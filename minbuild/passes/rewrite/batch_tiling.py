@@ -57,8 +57,8 @@ def lasting_bytes(program: Program) -> int:
 def live_peak(
     procedure: Procedure, registry: Registry, given: Mapping[str, int] = MappingProxyType({})
 ) -> int:
-    """The most bytes of temporaries alive at one call, at the largest planned sizes, free dimensions in `given` at
-    those."""
+    """The most bytes of temporaries alive at one call of `procedure`, whose operators `registry` has, at the largest
+    planned sizes, free dimensions in `given` at those."""
     procedure = run_in_place(procedure, registry)
     sizes = planned_bytes((v for v in procedure.values.values() if v.role is Role.TEMPORARY), given)
     effects = Effects(procedure, registry)

@@ -65,12 +65,12 @@ def is_worth(saved: int, ram: int) -> bool:
     return saved * LEAST_GAIN >= ram
 
 
-def _checkpointed(procedure: Procedure, registry: Registry, least: int) -> Procedure:
-    """The procedure with checkpoints for all loops of at least `least` rounds that a plan can have as loops then."""
+def _checkpointed(procedure: Procedure, registry: Registry, rounds: int) -> Procedure:
+    """The procedure with checkpoints for all loops of at least `rounds` rounds that a plan can have as loops then."""
 
     def rewritten() -> Iterator[Procedure]:
         for pair in loop_pairs(procedure, registry):
-            if isinstance(pair.rounds, int) and pair.rounds < least:
+            if isinstance(pair.rounds, int) and pair.rounds < rounds:
                 continue
             made = _Rewriting(procedure, pair, Effects(procedure, registry)).run()
             if all(len(loop) <= LONGEST_LOOP for loop in made.loops):
