@@ -16,8 +16,8 @@ A step is the number of its kind (kernel, outputs it adds to, loop, place of its
 distance from the first tensor that no step had yet, which 0 names; behind the last step of a loop stand the bytes and
 the tensors to go back. Places are bytes behind the numbers at the front. The first tensors are those of the parameters,
 then those of the inputs and outputs. `names` has the texts of these in their order, then of moments, free dimensions
-and, where the library has texts, kernels. What a tensor is besides its place stands before its shape, from the lowest bit:
-type (6 bits), 1 where it is its own size further back in every round of a loop, 1 where it is further on, region
+and, where the library has texts, kernels. What a tensor is besides its place stands before its shape, from the lowest
+bit: type (6 bits), 1 where it is its own size further back in every round of a loop, 1 where it is further on, region
 (3 bits), rank.
 
 Indices have 8 bits where nothing has more than 256 of them, otherwise 16; each has an identifier of its own.
