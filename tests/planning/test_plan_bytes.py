@@ -13,7 +13,7 @@ from minbuild.codegen.library_builder import build_checked
 from minbuild.options.build_options import BuildOptions
 from minbuild.options.plan_options import PlanOptions
 from minbuild.planning.compile import compile_model
-from minbuild.planning.compiled_model import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel, with_dense_plans
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.plan_encoding import decode_plan, encode_plan
 from minbuild.toolchain import find_toolchain, host_target
@@ -28,6 +28,20 @@ def test_fixed_sizes_never_make_a_plan_larger(folder: Path) -> None:
     for size in (1, 8, 32) if free.largest else ():
         fixed = compile_model(folder, dict.fromkeys(free.largest, size), {})
         assert len(fixed.plan_bytes) <= len(free.plan_bytes), size
+
+
+@pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.name)
+def test_fixed_sizes_never_make_a_dense_plan_larger(folder: Path) -> None:
+    """Without the kernels that pack, as in the smallest libraries: only of a known size is it known that they gain, and
+    the tensors that they pack into take bytes."""
+    options = PlanOptions(packs=False, kernel_names=False)
+    free = compile_model(folder, {}, {}, options=options)
+    for size in (1, 8, 32) if free.largest else ():
+        fixed = compile_model(folder, dict.fromkeys(free.largest, size), {}, options=options)
+        for form in (1, 2):
+            dense = [with_dense_plans([model], form) for model in (fixed, free)]
+            assert dense[0] and dense[1]
+            assert len(dense[0][0].plan_bytes) <= len(dense[1][0].plan_bytes), (size, form)
 
 
 def test_equal_tensors_stand_in_a_plan_once() -> None:

@@ -21,8 +21,9 @@ from packed_model import PACKED, packed_artifacts  # noqa: E402
 from minbuild.codegen.library_builder import BuiltLibrary, build_checked  # noqa: E402
 from minbuild.options.plan_options import PlanOptions  # noqa: E402
 from minbuild.planning.compile import compile_model  # noqa: E402
-from minbuild.planning.compiled_model import CompiledModel  # noqa: E402
+from minbuild.planning.compiled_model import CompiledModel, with_dense_plans  # noqa: E402
 from minbuild.planning.kernel_selection import contents_of  # noqa: E402
+from minbuild.planning.plan_encoding import dense_form  # noqa: E402
 from minbuild.toolchain import find_emulator, find_toolchain, host_target, parse_target, why_not_run  # noqa: E402
 from minbuild.verify.cross_target import Baseline, prove_foreign  # noqa: E402
 from minbuild.verify.differential import TRIMMED_GARBAGE, run_script, seeded_script  # noqa: E402
@@ -44,6 +45,9 @@ MATRIX = [(case, target) for case in CASES for target in EMULATED]
 THREADED = ("aarch64-linux-musl", "riscv64-linux-musl", "x86_64-windows", "wasm32-threads")
 MATRIX += [("threads", target) for target in THREADED]
 MATRIX += [(case, "x86_64-windows") for case in ("mlp", "lenet")]
+# Dense plans, with 8-bit indices and with 16-bit ones.
+DENSE = {"artifacts, dense": 2, "artifacts, dense with wide indices": 1}
+MATRIX += [(case, target) for case in DENSE for target in ("wasm32", "arm-linux-musleabihf", "cortex-m4f")]
 
 
 @functools.cache
@@ -62,6 +66,10 @@ def model_of(case: str) -> CompiledModel:
         assert model.threads == (3 if case == "threads" else 1)
         assert {k.function for k in model.plan.kernels} >= PACKED and model.plan.symbols
         return model
+    if case in DENSE:
+        dense = with_dense_plans([model_of("artifacts")], DENSE[case])
+        assert dense is not None and dense_form(dense[0].plan_bytes) == DENSE[case]
+        return dense[0]
     folder = OWN if case == "artifacts" else SHARED / case
     if not folder.is_dir():
         pytest.skip(f"the artifacts of {case} are not here")
