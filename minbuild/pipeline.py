@@ -18,6 +18,7 @@ from minbuild.codegen.integrations import bindings_of, parse_integrations
 from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
 from minbuild.codegen.library_sizer import LibrarySizer
 from minbuild.codegen.lowering_choice import choose_lowerings
+from minbuild.codegen.native_arithmetic import check_native
 from minbuild.codegen.ort_abi import abi_targets, build_abi, check_abi, with_abi
 from minbuild.codegen.package import PackagedModel, emit_package
 from minbuild.codegen.plan_encoding_choice import choose_encoding
@@ -31,6 +32,7 @@ from minbuild.options.build_options import (
     COMPACT,
     COMPILED,
     FUSED,
+    NATIVE,
     OFF,
     ON,
     TARGET,
@@ -166,6 +168,8 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         contents, operators, toolchain, cmake=cmake, stage=progress.stage, detail=progress.detail
     )
     pairs = builder.pairs(targets)
+    if build_options.half_arithmetic == NATIVE:
+        check_native(pairs)
     verifications = prove_all(builder, models, pairs, request.reference, progress.note)
     if request.require_proof:
         _require_proofs(targets, verifications)
@@ -223,6 +227,7 @@ def _plan_options(build_options: BuildOptions, targets: Sequence[Target]) -> Pla
         kernel_names=build_options.error_messages == TEXT,
         checks_loss=build_options.checks_loss,
         updates=Updates(build_options.updates == FUSED, build_options.checks_gradients),
+        native_halves=build_options.half_arithmetic == NATIVE,
         ram=build_options.ram_budget,
     )
 

@@ -40,6 +40,11 @@ class InstalledPackage:
         """True if it has kernels that pack large products, which plans for others do without."""
         return any("_packed<" in symbol for symbol in self.capabilities.kernels)
 
+    @property
+    def native_halves(self) -> bool:
+        """True if it has kernels that multiply halves by native arithmetic."""
+        return any(symbol.startswith("half_contraction<") for symbol in self.capabilities.kernels)
+
 
 _ANOTHER = (
     "{}: the library has the plan of its own model compiled in, and runs no other. Reduce this model by itself, "

@@ -54,7 +54,12 @@ def check(
             parse_sizes("--dim", dim),
             parse_sizes("--max-dim", max_dim),
             tuple(ops_dir or ()),
-            options=PlanOptions(there.graphs, packs=there.packs, checks_loss=finite_checks in (LOSS, ALL)),
+            options=PlanOptions(
+                there.graphs,
+                packs=there.packs,
+                checks_loss=finite_checks in (LOSS, ALL),
+                native_halves=there.native_halves,
+            ),
         )
         does = TRAIN if TRAIN in there.graphs else " and ".join(there.graphs)
         findings = []

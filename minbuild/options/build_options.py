@@ -30,6 +30,7 @@ DIRECT, LEAST = "direct", "least"  # of lowerings, and the latter of step_calls
 TABLES = "tables"  # of step_calls
 TEXT, CODES = "text", "codes"  # of error_messages
 SEPARATE, FUSED = "separate", "fused"  # of updates
+FLOAT, NATIVE = "float", "native"  # of half_arithmetic
 PLAN, SOURCES, COMPILER, LINKER = "plan", "sources", "compiler", "linker"  # the stage that applies an option
 
 
@@ -129,6 +130,12 @@ class BuildOptions:
         "updates of parameters: in optimizer steps (separate), or in the training step, each as soon as its gradient "
         "is known (fused, mb_train_and_update): no gradients are stored, so AdamW takes 12 bytes a parameter in "
         "place of 16. Fused ones have no gradient accumulation and no clipping by the norm of all gradients",
+        PLAN,
+    )
+    half_arithmetic: str = choice(
+        (FLOAT, NATIVE),
+        "arithmetic of matrix products of float16 and bfloat16: that of float, or the processor's own (native), which "
+        "rounds more; on aarch64 with instructions for it",
         PLAN,
     )
     threads: str = choice(

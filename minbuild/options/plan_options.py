@@ -27,4 +27,5 @@ class PlanOptions:
     kernel_names: bool = True  # the plan has them, for errors in words
     checks_loss: bool = False  # training steps refuse a loss that is not finite
     updates: Updates = Updates()  # where parameters are updated
+    native_halves: bool = False  # products of halves by the processor's own arithmetic
     ram: int | None = None  # budget in bytes for the arena and what persists

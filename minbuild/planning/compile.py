@@ -22,6 +22,7 @@ from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.passes.rewrite.fuse_updates import fuse_updates
 from minbuild.passes.rewrite.loss_check import check_loss
+from minbuild.passes.rewrite.native_products import take_native_products
 from minbuild.planning.batch_slices import BatchSlices, batch_slices
 from minbuild.planning.compiled_model import DEFAULT_LARGEST, CompiledModel
 from minbuild.planning.plan import build_plan
@@ -81,6 +82,7 @@ def compile_artifacts(
     program = select_procedures(lower(selected, operators, fixed), options.graphs)
     program = replace(program, fingerprint=fingerprint_of(artifacts))  # whichever graphs it has
     program = check_loss(program, operators) if options.checks_loss else program
+    program = take_native_products(program, operators) if options.native_halves else program
     if not can_update(options.graphs):
         checkpoint = write_checkpoint(selected.checkpoint)
     _check_names("--max-dim", largest, program.symbols)

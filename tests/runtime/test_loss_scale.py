@@ -18,6 +18,7 @@ from minbuild.ir import Plan, TrainingArtifacts
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
+from minbuild.passes.rewrite.native_products import take_native_products
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan
 from minbuild.toolchain import build_library, find_toolchain, host_target
@@ -49,9 +50,12 @@ def scaled() -> TrainingArtifacts:
     return artifacts_of(source(NET, WEIGHTS), recipe, registry())
 
 
-def plan_of(artifacts: TrainingArtifacts, threads: int = 1) -> Plan:
+def plan_of(artifacts: TrainingArtifacts, threads: int = 1, native: bool = False) -> Plan:
     operators = registry()
-    return build_plan(optimize(lower(artifacts, operators, {}), operators), operators, threads)
+    program = lower(artifacts, operators, {})
+    if native:
+        program = take_native_products(program, operators)
+    return build_plan(optimize(program, operators), operators, threads)
 
 
 def trained(session: Session) -> tuple[list[bytes], list[tuple[float, float, int]], bytes]:
@@ -119,3 +123,22 @@ def test_a_state_of_that_name_is_no_scale(tmp_path):
     session.gradient("w")[:] = np.nan
     with pytest.raises(TrainerError, match="not finite"):
         session.optimizer_step()
+
+
+def test_native_arithmetic_trains_with_a_scale(one_thread, tmp_path):
+    """The same for any number of threads; and losses are those of float but for the roundings of chains."""
+    artifacts = scaled()
+    plan, checkpoint = plan_of(artifacts, THREADS, native=True), write_checkpoint(artifacts.checkpoint)
+    contents = replace(trainers.contents_of([plan]), threads=THREADS)
+    library = trainers.library_of(contents, registry(), tmp_path)
+    found = [
+        trained(Session(library, encode_plan(plan, {}), checkpoint, threads=threads)) for threads in (1, 2, 4)
+    ]
+    assert found[0] == found[1] == found[2] != one_thread
+    losses, as_float = (np.frombuffer(b"".join(run[0]), np.float32) for run in (found[0], one_thread))
+    finite = np.isfinite(as_float)
+    assert (np.isfinite(losses) == finite).all()
+    # A sum of a chain is off by 16 roundings of 2^-11 of its terms at most, of random signs.
+    assert np.abs(losses[finite] / as_float[finite] - 1).max() < 16 * 2.0**-11
+    steps = [s[2] for s in found[0][1]]
+    assert 0 == steps[0] < steps[-1] < len(steps)

@@ -14,6 +14,7 @@ from minbuild.ops import Registry
 from minbuild.ops.core.definition import HALVES
 from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.instruction_selection import select_kernels
+from minbuild.passes.rewrite.native_products import PRODUCT
 
 
 @dataclass
@@ -65,11 +66,18 @@ def legalize_half_precision(procedure: Procedure, registry: Registry) -> Procedu
     """Floats for every call that has no kernel for its 16-bit numbers, or that reads what was computed as float. What
     changes its inputs stays as it is."""
     work = _Widening(dict(procedure.values))
+    products = {name for call in procedure.calls if call.op == PRODUCT for name in call.outputs}
     for call in procedure.calls:
         names = (*call.inputs, *call.outputs)
         halves = any(n and procedure.values[n].type.element in HALVES for n in names)
         exact = work.exact.intersection(call.inputs)
-        if call.op == ":Cast" and exact:  # to the type that it names
+        if call.op == PRODUCT:
+            work.calls.append(call)
+        elif call.op == ":Cast" and call.inputs[0] in products:
+            work.calls.append(call)
+            work.copies[call.outputs[0]] = call.inputs[0]
+            work.exact.add(call.outputs[0])
+        elif call.op == ":Cast" and exact:  # to the type that it names
             work.calls.append(replace(call, inputs=tuple(work.input(n, call.node) for n in call.inputs)))
         elif not halves or call.op == ":BitCast" or _updates_half(procedure, call, registry):
             work.calls.append(call)

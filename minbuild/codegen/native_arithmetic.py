@@ -1,0 +1,42 @@
+"""Native arithmetic of halves: refuses libraries that would emulate it, and models that have no use for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from minbuild.codegen.library_builder import TrimmedAndFull
+from minbuild.errors import BadInput
+
+_KERNEL = "half_contraction"
+_NAMES = {
+    "half": ("float16", "fullfp16 (vector arithmetic of float16)"),
+    "bfloat16": ("bfloat16", "bf16 (BFDOT)"),
+}
+
+
+def check_native(pairs: Iterable[TrimmedAndFull]) -> None:
+    """Raises BadInput for a target whose library has no instructions for the products of its model, and where no
+    product is of halves. The sources compute the same numbers on any machine, one by one, to prove others with;
+    `multiply_halves` in half_gemm.h has a name that shows which."""
+    for pair in pairs:
+        types = [k.types[0] for k in pair.trimmed.kernels if k.function == _KERNEL]
+        if not types:
+            raise BadInput(
+                "--half-arithmetic native: the model has no product of two tensors of float16, or of bfloat16. Leave "
+                "the option out."
+            )
+        if missing := sorted(set(_emulated(pair))):
+            features = " and ".join(_NAMES[name][1] for name in missing)
+            raise BadInput(
+                f"--half-arithmetic native: {pair.target} has no arithmetic of "
+                f"{' and '.join(_NAMES[name][0] for name in missing)}. Name a processor that has {features}, such as "
+                "--target aarch64-linux-gnu:neoverse_n2 or aarch64-linux-gnu:generic+fullfp16+bf16, or leave the "
+                "option out."
+            )
+
+
+def _emulated(pair: TrimmedAndFull) -> Iterator[str]:
+    for symbol in pair.trimmed.binary.symbols:
+        for name in _NAMES:
+            if f"multiply_halves<{name}, 0>" in symbol.name.replace("minbuild::", ""):
+                yield name
