@@ -26,6 +26,7 @@ from minbuild.authoring.artifact_graphs import (
     with_full_precision,
 )
 from minbuild.authoring.autodiff.backward import differentiate
+from minbuild.authoring.fused_activations import with_fused_activations
 from minbuild.authoring.lint import lint
 from minbuild.authoring.loss_scaling import loss_scaling
 from minbuild.authoring.ort_files import ort_files
@@ -86,8 +87,14 @@ def artifacts_of(model: Source, recipe: Recipe, operators: Registry) -> Training
     train, frozen = settled.train, settled.frozen
     graph = with_full_precision(settled.graph, (*train, *frozen), model.opset)
     wrt = (*train, *recipe.input_gradients)
+    kept = (*wrt, *frozen, *settled.losses, *recipe.outputs, *recipe.stops)
     made = differentiate(
-        graph, settled.losses[0], wrt=wrt, registry=operators, opset=model.opset, stops=recipe.stops
+        with_fused_activations(graph, kept),
+        settled.losses[0],
+        wrt=wrt,
+        registry=operators,
+        opset=model.opset,
+        stops=recipe.stops,
     )
     scaling = loss_scaling(recipe.loss_scale, graph, made, settled.optimizer, model.opset)
     made = scaling.differentiated
