@@ -87,7 +87,9 @@ def test_any_number_of_threads_computes_the_same_bits(case, built, alone, thread
 def test_a_recurrent_layer_computes_the_same_bits(tmp_path):
     recurrent = load(packed_set(tmp_path, name="recurrent"))
     divided = trainer(recurrent.folder, threads=THREADS)
-    assert {"lstm_packed", "lstm_grad_packed"} <= {k.function for k in divided.contents.kernels}
+    assert {f"{kind}{part}_packed" for kind in ("lstm", "gru", "rnn") for part in ("", "_grad")} <= {
+        k.function for k in divided.contents.kernels
+    }
     assert trained(recurrent, divided, threads=3) == trained(recurrent, trainer(recurrent.folder))
 
 

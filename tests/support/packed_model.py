@@ -35,16 +35,30 @@ def packed_model() -> onnx.ModelProto:
 
 
 def recurrent_model() -> onnx.ModelProto:
-    """A recurrent layer of a size that is packed."""
-    net, (steps, features, hidden) = Net(8), SEQUENCE
-    shapes = {"w": (1, 4 * hidden, features), "r": (1, 4 * hidden, hidden), "b": (1, 8 * hidden)}
-    weights = [net.weight(f"lstm.{name}", shape, hidden) for name, shape in shapes.items()]
+    """Recurrent layers of each kind, of a size that is packed."""
+    net, (_, features, hidden) = Net(8), SEQUENCE
     x = net.add("Transpose", ["input"], perm=[1, 0, 2])
-    net.add("LSTM", [x, *weights], ["y", "last"], hidden_size=hidden)
-    net.linear(net.add("Reshape", ["last", "rows"]), "fc", hidden, CLASSES, "output")
+    net.weights["axis"] = np.array([1], np.int64)
+    net.frozen.add("axis")
+    for kind, gates, others in (
+        ("LSTM", 4, {}),
+        ("GRU", 3, {"linear_before_reset": 1}),
+        ("GRU", 3, {}),
+        ("RNN", 1, {}),
+    ):
+        name = f"{kind.lower()}{len(others)}"
+        shapes = {
+            "w": (1, gates * hidden, features),
+            "r": (1, gates * hidden, hidden),
+            "b": (1, 2 * gates * hidden),
+        }
+        weights = [net.weight(f"{name}.{part}", shape, hidden) for part, shape in shapes.items()]
+        net.add(kind, [x, *weights], [f"{name}.y", f"{name}.last"], hidden_size=hidden, **others)
+        x, last, features = net.add("Squeeze", [f"{name}.y", "axis"]), f"{name}.last", hidden
+    net.linear(net.add("Reshape", [last, "rows"]), "fc", hidden, CLASSES, "output")
     net.weights["rows"] = np.array([-1, hidden], np.int64)
     net.frozen.add("rows")
-    return net.model({"input": (FLOAT, ("batch", steps, features))}, {"output": (FLOAT, ("batch", CLASSES))})
+    return net.model({"input": (FLOAT, ("batch", *SEQUENCE[:2]))}, {"output": (FLOAT, ("batch", CLASSES))})
 
 
 def packed_artifacts(folder: Path, name: str = "packed") -> Path:

@@ -1,5 +1,5 @@
 // Gated recurrent units and their gradients. A row of gates holds z (update), r (reset) and the candidate state c.
-#include "lib/nn/recurrent.h"
+#include "lib/nn/packed_recurrent.h"
 
 namespace minbuild {
 
@@ -21,15 +21,24 @@ struct Gru : Forward<T> {
   T* part;           // [N,H]: that product, or the state after the reset
 };
 
+template <class T>
+struct PackedGru : Gru<T> {
+  const Products<T>* products;
+};
+
 // z = f(x Wz + h Rz + b), r = f(x Wr + h Rr + b), then the candidate
 //   reset_after: c = g(x Wc + b + r * (h Rc + b'))   else: c = g(x Wc + b + (r * h) Rc + b')
-template <class T>
+template <class T, bool Packed>
 void gru_cell(Forward<T>& f, T* gates, T* h) {
+  auto multiply = [&](const Gemm<T>& g) MB_LAMBDA {
+    if constexpr (Packed) static_cast<PackedGru<T>&>(f).products->multiply(g);
+    else gemm(g);
+  };
   Gru<T>& u = static_cast<Gru<T>&>(f);
   const int hidden = f.hidden, width = f.width;
   const T* candidate_weights = f.recurrent_weights() + intptr_t(2) * hidden * hidden;
   Gemm<T> product = {f.batch, hidden, hidden, h, hidden, 1, candidate_weights, 1, hidden, u.part, hidden};
-  if (u.reset_after) gemm(product);
+  if (u.reset_after) multiply(product);
   const T* bias = f.bias ? f.bias + intptr_t(2 * f.direction + 1) * width + 2 * hidden : nullptr;
   T *row = gates, *part = u.part;
   for (int n = 0; n < f.batch; ++n, row += width, part += hidden) {
@@ -45,7 +54,7 @@ void gru_cell(Forward<T>& f, T* gates, T* h) {
   if (!u.reset_after) {
     product.a = u.part, product.c = gates + 2 * hidden, product.c_row = width;
     product.accumulate = true;
-    gemm(product);
+    multiply(product);
   }
   row = gates;
   for (int n = 0; n < f.batch; ++n, row += width, h += hidden) {
@@ -59,10 +68,23 @@ void gru_cell(Forward<T>& f, T* gates, T* h) {
   }
 }
 
-// y, h, gates; x, w, r, bias, lengths, h0; scratch. params: reset_after, then those of every recurrence.
+// All steps forwards in time, of a layer of real size.
 template <class T>
-Status gru(const Call& call) {
-  Gru<T> u;
+MB_NOINLINE void gru_steps(PackedGru<T>& u) {
+  const intptr_t width = u.width, hidden = u.hidden, batch = u.batch;
+  u.turn(0);
+  multiply_inputs(u, *u.products);
+  u.start(u.h, u.h0);
+  for (u.t = 0; u.t < u.steps; ++u.t) {
+    T* now = u.gates + u.place(u.width);
+    u.products->multiply({batch, u.recurrent, hidden, u.h, hidden, 1, u.r, 1, hidden, now, width, 1, 1, true});
+    gru_cell<T, true>(u, now, u.h);
+  }
+}
+
+// y, h, gates; x, w, r, bias, lengths, h0; scratch. params: reset_after, then those of every recurrence.
+template <class T, bool Packed, class Layer>
+MB_INLINE Status gru_of(const Call& call, Layer& u) {
   Status status = u.read(&call[3], call.params + 1, 3, 2);
   if (status != Status::kOk) return status;
   Scratch scratch(call[9]);
@@ -74,9 +96,30 @@ Status gru(const Call& call) {
   if (!u.h || !u.gates || !u.part) return Status::kBadPlan;
   u.reset_after = call.params[0] != 0;
   u.recurrent = 2 * u.hidden;
-  u.cell = gru_cell<T>;
-  u.run(nullptr);
-  return Status::kOk;
+  if constexpr (Packed) {
+    const Products<T> products(call, scratch);
+    if (!products.packing || u.course != kForward) return Status::kBadPlan;
+    u.products = &products;
+    gru_steps(u);
+    return Status::kOk;
+  } else {
+    u.cell = gru_cell<T, false>;
+    u.run(nullptr);
+    return Status::kOk;
+  }
+}
+
+template <class T>
+Status gru(const Call& call) {
+  Gru<T> u;
+  return gru_of<T, false>(call, u);
+}
+
+// The same for sizes that ask for packing, forwards in time.
+template <class T>
+Status gru_packed(const Call& call) {
+  PackedGru<T> u;
+  return gru_of<T, true>(call, u);
 }
 
 // dz = dh * (before - c), dc = dh * (1 - z), and dh * z flows on.
@@ -145,9 +188,70 @@ void gru_cell_grad(Backward<T>& b, const T* gates, T* dgates, T* dh) {
   static_cast<GruGrad<T>&>(b).reset(gates, dgates, dh);
 }
 
-// dx, dw, dr, db, dh0; x, w, r, bias, lengths, h0; y, gates, dy, dy_last; scratch
+// All steps forwards in time, of a layer of real size. `through`: [S,N,H], what recurrent weights of the candidate are
+// multiplied with, or the gradients of that product where it is reset afterwards.
 template <class T>
-Status gru_grad(const Call& call) {
+MB_NOINLINE void gru_steps_grad(GruGrad<T>& b, T* through, const Products<T>& products) {
+  const intptr_t width = b.width, hidden = b.hidden, batch = b.batch, gates = b.recurrent, rows = batch * b.steps;
+  b.turn(0);
+  b.start(b.dh, b.dy_last);
+  const T *weights = b.recurrent_weights(), *candidate = weights + gates * hidden;
+  // What is reset is a product of states that are known: of all steps at once, to where the gradients of r will be.
+  if (b.reset_after) {
+    T *first = b.dgates + hidden, *later = first + batch * width;
+    if (b.steps > 1)
+      products.multiply({rows - batch, hidden, hidden, b.y, hidden, 1, candidate, 1, hidden, later, width});
+    if (b.h0) products.multiply({batch, hidden, hidden, b.h0, hidden, 1, candidate, 1, hidden, first, width});
+    for (intptr_t n = 0; !b.h0 && n < batch; ++n) clear_bytes(first + n * width, hidden * sizeof(T));
+  }
+  const T* bias = b.bias ? b.bias + width + gates : nullptr;
+  for (b.t = b.steps - 1; b.t >= 0; --b.t) {
+    const T* now = b.gates + b.place(b.width);
+    T *d = b.dgates + b.t * batch * width, *own = through + b.t * batch * hidden, *d_bias = b.second_bias(int(gates));
+    b.earlier(b.before, b.y, b.h0);
+    if (b.dy) add_range(b.dh, b.dy + b.place(b.hidden), int(batch * hidden));
+    for (intptr_t n = 0; n < batch; ++n) {
+      const T* row = now + n * width;
+      T *z = d + n * width, *state = b.dh + n * hidden;
+      for_range<kBaseline, T, UnblendBody<T>>(b.hidden, state, z, z + gates, row, row + gates, b.before + n * hidden);
+      multiply_by_limited_slope<T, kAny>(b.activations[0], row, z, b.hidden, b.limit);
+      multiply_by_limited_slope<T, kAny>(b.activations[1], row + gates, z + gates, b.hidden, b.limit);
+    }
+    if (!b.reset_after)
+      products.multiply({batch, hidden, hidden, d + gates, width, 1, candidate, hidden, 1, b.part, hidden});
+    for (intptr_t n = 0; n < batch; ++n, own += hidden) {
+      const T *r = now + n * width + hidden, *before = b.before + n * hidden, *carried = b.part + n * hidden;
+      T *dr = d + n * width + hidden, *dc = dr + hidden;
+      if (b.reset_after) {
+        if (bias) add_range(dr, bias, b.hidden);
+        multiply_range(dr, dr, dc, b.hidden);
+        multiply_range(own, dc, r, b.hidden);
+        if (d_bias) add_range(d_bias, static_cast<const T*>(own), b.hidden);
+      } else {
+        multiply_range(dr, carried, before, b.hidden);
+        add_product(b.dh + n * hidden, carried, r, b.hidden);
+        multiply_range(own, r, before, b.hidden);
+      }
+      multiply_by_limited_slope<T, kAny>(b.activations[0], r, dr, b.hidden, b.limit);
+    }
+    products.multiply({batch, hidden, gates, d, width, 1, weights, hidden, 1, b.dh, hidden, 1, 1, true});
+    own = through + b.t * batch * hidden;
+    if (b.reset_after)
+      products.multiply({batch, hidden, hidden, own, hidden, 1, candidate, hidden, 1, b.dh, hidden, 1, 1, true});
+  }
+  if (b.dr) {
+    T* to = b.dr + gates * hidden;
+    const T* dc = b.dgates + gates;
+    add_recurrent_gradients(b, products, b.dgates, width, b.dr, gates);
+    if (b.reset_after) add_recurrent_gradients(b, products, through, hidden, to, hidden);
+    else products.multiply({hidden, hidden, rows, dc, 1, width, through, hidden, 1, to, hidden, 1, 1, true});
+  }
+  add_input_gradients(b, products);
+}
+
+// dx, dw, dr, db, dh0; x, w, r, bias, lengths, h0; y, gates, dy, dy_last; scratch
+template <class T, bool Packed>
+MB_INLINE Status gru_grad_of(const Call& call) {
   GruGrad<T> b;
   Status status = b.read(&call[5], call.params + 1, 3, 2);
   if (status != Status::kOk) return status;
@@ -162,9 +266,27 @@ Status gru_grad(const Call& call) {
   b.reset_after = call.params[0] != 0;
   b.recurrent = 2 * b.hidden;
   if (b.reset_after) b.second = 2 * b.hidden;
+  if constexpr (Packed) {
+    T* through = scratch.take<T>(int64_t(b.steps) * b.batch * b.hidden);
+    const Products<T> products(call, scratch);
+    if (!through || !products.packing || b.course != kForward || b.lengths) return Status::kBadPlan;
+    gru_steps_grad(b, through, products);
+    return Status::kOk;
+  }
   b.cell = gru_cell_grad<T>;
   b.run(nullptr);
   return Status::kOk;
+}
+
+template <class T>
+Status gru_grad(const Call& call) {
+  return gru_grad_of<T, false>(call);
+}
+
+// The same for sizes that ask for packing, forwards in time and without lengths.
+template <class T>
+Status gru_grad_packed(const Call& call) {
+  return gru_grad_of<T, true>(call);
 }
 
 MB_INSTANTIATE_GRU

@@ -1,6 +1,5 @@
 // Long short-term memory and its gradients. A row of gates holds i (input), o (output), f (forget) and the candidate g.
-#include "lib/gemm/packed_gemm.h"
-#include "lib/nn/recurrent.h"
+#include "lib/nn/packed_recurrent.h"
 
 namespace minbuild {
 
@@ -73,38 +72,12 @@ void lstm_cell(Forward<T>& forward, T* row, T* h) {
   }
 }
 
-// Products of a layer of real size, packed, and divided among the threads that there is scratch memory for.
-template <class T>
-struct Products {
-  T* packing;
-#if MB_THREADS > 1
-  int64_t bytes;
-  Team* team;
-#endif
-
-  MB_INLINE Products(const Call& call, Scratch& scratch) {
-    packing = scratch.take<T>((kRowBytes + kColumnBytes) / intptr_t(sizeof(T)));
-#if MB_THREADS > 1
-    bytes = kRowBytes + kColumnBytes + scratch.left;
-    team = call.team;
-#else
-    (void)call;
-#endif
-  }
-  MB_NOINLINE void multiply(Gemm<T> g) const {
-#if MB_THREADS > 1
-    divide_among(g, team, bytes);
-#endif
-    gemm_at(g, packing);
-  }
-};
-
 // All steps forwards in time, of a layer of real size.
 template <class T>
 MB_NOINLINE void lstm_steps(Lstm<T>& l, const Products<T>& products) {
-  const intptr_t width = l.width, hidden = l.hidden, batch = l.batch, features = l.features;
+  const intptr_t width = l.width, hidden = l.hidden, batch = l.batch;
   l.turn(0);
-  products.multiply({batch * l.steps, width, features, l.x, features, 1, l.w, 1, features, l.gates, width});
+  multiply_inputs(l, products);
   l.start(l.h, l.h0);
   lstm_start<T>(l);
   for (l.t = 0; l.t < l.steps; ++l.t) {
@@ -233,11 +206,10 @@ void lstm_cell_grad(Backward<T>& b, const T* gates, T* d, T* dh) {
   }
 }
 
-// All steps forwards in time, of a layer of real size. Gradients of the recurrent weights, which do not fit the caches,
-// are one product over all steps in place of one that reads and writes them at each.
+// All steps forwards in time, of a layer of real size.
 template <class T>
 MB_NOINLINE void lstm_steps_grad(LstmGrad<T>& l, const Products<T>& products) {
-  const intptr_t width = l.width, hidden = l.hidden, batch = l.batch, features = l.features, rows = batch * l.steps;
+  const intptr_t width = l.width, hidden = l.hidden, batch = l.batch;
   l.turn(0);
   l.start(l.dh, l.dy_last);
   lstm_start_grad<T>(l);
@@ -247,16 +219,8 @@ MB_NOINLINE void lstm_steps_grad(LstmGrad<T>& l, const Products<T>& products) {
     lstm_cell_grad<T>(l, l.gates + l.place(l.width), d, l.dh);
     products.multiply({batch, hidden, width, d, width, 1, l.r, hidden, 1, l.dh, hidden, 1, 1, true});
   }
-  const T *d = l.dgates, *later = d + batch * width;
-  if (l.dx) products.multiply({rows, features, width, d, width, 1, l.w, features, 1, l.dx, features});
-  if (l.dw) products.multiply({width, features, rows, d, 1, width, l.x, features, 1, l.dw, features, 1, 1, true});
-  if (l.dr) {
-    if (l.steps > 1)
-      products.multiply({width, hidden, rows - batch, later, 1, width, l.y, hidden, 1, l.dr, hidden, 1, 1, true});
-    if (l.h0) products.multiply({width, hidden, batch, d, 1, width, l.h0, hidden, 1, l.dr, hidden, 1, 1, true});
-  }
-  l.dx = l.dw = nullptr;
-  l.inputs();  // the bias
+  if (l.dr) add_recurrent_gradients(l, products, l.dgates, width, l.dr, width);
+  add_input_gradients(l, products);
 }
 
 // dx, dw, dr, db, dh0; dc0, d_peepholes; x, w, r, bias, lengths, h0; y, gates, dy, dy_last; cells, dc_last, c0,

@@ -1,5 +1,5 @@
 // A layer of units that see the inputs and their own outputs of the step before, and its gradients.
-#include "lib/nn/recurrent.h"
+#include "lib/nn/packed_recurrent.h"
 
 namespace minbuild {
 
@@ -20,9 +20,23 @@ void rnn_cell(Forward<T>& f, T* row, T* h) {
   }
 }
 
-// y, h; x, w, r, bias, lengths, h0; scratch
+// All steps forwards in time, of a layer of real size.
 template <class T>
-Status rnn(const Call& call) {
+MB_NOINLINE void rnn_steps(Forward<T>& f, const Products<T>& products) {
+  const intptr_t hidden = f.hidden, batch = f.batch;
+  f.turn(0);
+  multiply_inputs(f, products);
+  f.start(f.h, f.h0);
+  for (f.t = 0; f.t < f.steps; ++f.t) {
+    T* now = f.gates + f.place(f.width);
+    products.multiply({batch, hidden, hidden, f.h, hidden, 1, f.r, 1, hidden, now, hidden, 1, 1, true});
+    rnn_cell<T>(f, now, f.h);
+  }
+}
+
+// y, h; x, w, r, bias, lengths, h0; scratch
+template <class T, bool Packed>
+MB_INLINE Status rnn_of(const Call& call) {
   Forward<T> f;
   Status status = f.read(&call[2], call.params, 1, 1);
   if (status != Status::kOk) return status;
@@ -31,9 +45,26 @@ Status rnn(const Call& call) {
   f.h = scratch.of<T>(call[1], f.states());
   if (!f.gates || !f.h) return Status::kBadPlan;
   f.y = nullptr;
+  if constexpr (Packed) {
+    const Products<T> products(call, scratch);
+    if (!products.packing || f.course != kForward) return Status::kBadPlan;
+    rnn_steps(f, products);
+    return Status::kOk;
+  }
   f.cell = rnn_cell<T>;
   f.run(nullptr);
   return Status::kOk;
+}
+
+template <class T>
+Status rnn(const Call& call) {
+  return rnn_of<T, false>(call);
+}
+
+// The same for sizes that ask for packing, forwards in time.
+template <class T>
+Status rnn_packed(const Call& call) {
+  return rnn_of<T, true>(call);
 }
 
 template <class T>
@@ -50,9 +81,25 @@ void rnn_cell_grad(Backward<T>& b, const T* y, T* d, T* dh) {
   }
 }
 
-// dx, dw, dr, db, dh0; x, w, r, bias, lengths, h0; y, dy, dy_last; scratch
+// All steps forwards in time, of a layer of real size.
 template <class T>
-Status rnn_grad(const Call& call) {
+MB_NOINLINE void rnn_steps_grad(Backward<T>& b, const Products<T>& products) {
+  const intptr_t hidden = b.hidden, batch = b.batch;
+  b.turn(0);
+  b.start(b.dh, b.dy_last);
+  for (b.t = b.steps - 1; b.t >= 0; --b.t) {
+    T* d = b.dgates + b.t * batch * hidden;
+    if (b.dy) add_range(b.dh, b.dy + b.place(b.hidden), int(batch * hidden));
+    rnn_cell_grad<T>(b, b.gates + b.place(b.width), d, b.dh);
+    products.multiply({batch, hidden, hidden, d, hidden, 1, b.r, hidden, 1, b.dh, hidden, 1, 1, true});
+  }
+  if (b.dr) add_recurrent_gradients<T>(b, products, b.dgates, hidden, b.dr, hidden);
+  add_input_gradients(b, products);
+}
+
+// dx, dw, dr, db, dh0; x, w, r, bias, lengths, h0; y, dy, dy_last; scratch
+template <class T, bool Packed>
+MB_INLINE Status rnn_grad_of(const Call& call) {
   Backward<T> b;
   Status status = b.read(&call[5], call.params, 1, 1);
   if (status != Status::kOk) return status;
@@ -64,9 +111,26 @@ Status rnn_grad(const Call& call) {
   b.before = scratch.take<T>(int64_t(b.batch) * b.hidden);
   if (!b.dh || !b.dgates || !b.before) return Status::kBadPlan;
   b.clear(call);
+  if constexpr (Packed) {
+    const Products<T> products(call, scratch);
+    if (!products.packing || b.course != kForward || b.lengths) return Status::kBadPlan;
+    rnn_steps_grad(b, products);
+    return Status::kOk;
+  }
   b.cell = rnn_cell_grad<T>;
   b.run(nullptr);
   return Status::kOk;
+}
+
+template <class T>
+Status rnn_grad(const Call& call) {
+  return rnn_grad_of<T, false>(call);
+}
+
+// The same for sizes that ask for packing, forwards in time and without lengths.
+template <class T>
+Status rnn_grad_packed(const Call& call) {
+  return rnn_grad_of<T, true>(call);
 }
 
 MB_INSTANTIATE_RNN

@@ -13,6 +13,7 @@ from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.recurrent import layouts
 from minbuild.ops.recurrent import recurrent as rec
+from minbuild.ops.recurrent.packing import large_layers, packed_kernel_of, packing_of
 
 _DEFAULTS = ("sigmoid", "tanh")
 _PARAMS = ("reset_after:int", *rec.activation_params(2))
@@ -34,6 +35,7 @@ gru_grad_kernel = KernelFunction(
     _TYPES,
     rec.FEATURES,
 )
+packed_kernel, packed_grad_kernel = packed_kernel_of(gru_kernel, 1), packed_kernel_of(gru_grad_kernel, 2)
 _STATES = (5,)
 _KINDS = ("y", "state", "")  # of the outputs
 
@@ -53,10 +55,11 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     sizes, element = rec.Sizes.of(ctx, 3), ctx.element()
     results = [ctx.result(i) for i in range(3)]
     needed = [s for s, name in zip((sizes.state, sizes.saved), results[1:], strict=True) if not name]
-    call = gru_kernel.call(
+    packing = packing_of(ctx, sizes, 2)
+    call = (packed_kernel if packing else gru_kernel).call(
         *results,
         *(ctx.name(i) for i in range(6)),
-        rec.scratch_bytes(element, *needed, sizes.row),
+        rec.scratch_bytes(element, *needed, sizes.row, *packing),
         types=(element,),
         params=params_of(ctx),
         features=rec.features(ctx, _DEFAULTS),
@@ -137,10 +140,13 @@ def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
 def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     sizes, element = rec.Sizes.of(ctx, 3), ctx.element()
     missing = () if ctx.result(4) else (sizes.state,)
-    call = gru_grad_kernel.call(
+    pieces = (*missing, sizes.all_gates, sizes.row, sizes.row)
+    packing = () if ctx.has(4) else packing_of(ctx, sizes, 2)  # else all steps at once
+    pieces = (*pieces, sizes.y) if packing else pieces
+    call = (packed_grad_kernel if packing else gru_grad_kernel).call(
         *(ctx.result(i) for i in range(5)),
         *(ctx.name(i) for i in range(10)),
-        rec.scratch_bytes(element, *missing, sizes.all_gates, sizes.row, sizes.row),
+        rec.scratch_bytes(element, *pieces, *packing),
         types=(element,),
         params=params_of(ctx),
         features=rec.features(ctx, _DEFAULTS),
@@ -235,6 +241,14 @@ def _variants(
                 yield f"{name} {sorted(other.items())}", (x, w, r, b, lengths, h0), given
 
 
+def _large(
+    random: np.random.Generator,
+) -> Iterable[tuple[str, tuple[np.ndarray | None, ...], dict[str, Any]]]:
+    for after in (0, 1):
+        for name, inputs, attributes in large_layers(random, 3):
+            yield f"{name} {after}", inputs, {**attributes, "linear_before_reset": after}
+
+
 def _cases_of(kept: int) -> Any:
     def cases(random: np.random.Generator) -> Iterable[TestCase]:
         for index, (name, inputs, attributes) in enumerate(_variants(random)):
@@ -244,12 +258,14 @@ def _cases_of(kept: int) -> Any:
                 absent = frozenset({index // 4 % 2})
                 label = f"{name} without {sorted(absent)}"
                 yield TestCase(label, inputs, attributes, outputs=2, absent=absent, ulps=32, smooth=smooth)
+        for name, inputs, attributes in _large(random):
+            yield TestCase(name, inputs, attributes, outputs=2 + kept, ulps=32, smooth=False)
 
     return cases
 
 
 def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
-    chosen = [v for v in _variants(random) if not v[2].get("layout")]
+    chosen = [*(v for v in _variants(random) if not v[2].get("layout")), *_large(random)]
     for index, (name, inputs, attributes) in enumerate(chosen):
         x, w, r, b, lengths, h0 = padded = (*inputs, *(None,) * (6 - len(inputs)))
         y, h, gates = _run(attributes, *padded)  # type: ignore[arg-type]
@@ -257,6 +273,8 @@ def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
         given = [flow if index % 3 in (0, k) else None for k, flow in enumerate(flows, 1)]
         absent = frozenset((set(), {0}, {1, 3}, {2, 4})[index % 4])
         arrays = (x, w, r, b, lengths, h0, y, gates, *given)
+        if name.startswith("packed"):
+            absent = frozenset()
         yield TestCase(name, arrays, attributes, outputs=5, absent=absent, ulps=64)
 
 
@@ -266,7 +284,7 @@ gru = Op(
     infer=_infer,
     reference=_reference,
     lower=_lower,
-    kernels=(gru_kernel,),
+    kernels=(gru_kernel, packed_kernel),
     zero_when_absent=frozenset(_STATES),
     decompose=layouts.body_of("GRU", "", _STATES, _KINDS),
     decomposes_to=("Transpose",),
@@ -280,7 +298,7 @@ gru_training = Op(
     infer=_infer,
     reference=_reference,
     lower=_lower,
-    kernels=(gru_kernel,),
+    kernels=(gru_kernel, packed_kernel),
     zero_when_absent=frozenset(_STATES),
     decompose=layouts.body_of("GRUTraining", MICROSOFT, _STATES, _KINDS),
     decomposes_to=("Transpose",),
@@ -294,11 +312,11 @@ gru_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_lower_grad,
-    kernels=(gru_grad_kernel,),
+    kernels=(gru_grad_kernel, packed_grad_kernel),
     zero_when_absent=frozenset(_STATES),
     accumulates=frozenset({1, 2, 3}),
     cases=_grad_cases,
 )
 
-KERNELS = (gru_kernel, gru_grad_kernel)
+KERNELS = (gru_kernel, packed_kernel, gru_grad_kernel, packed_grad_kernel)
 OPS = (gru, gru_training, gru_grad)

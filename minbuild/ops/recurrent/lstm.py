@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ir import Shape, TensorType
-from minbuild.ir.dims import Dim, product
+from minbuild.ir import TensorType
 from minbuild.ops.core.definition import FLOATS, KernelCall, KernelFunction, Op, OpContext, TestCase
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.core.value import Results, Value
-from minbuild.ops.linear_algebra.gemm_packing import PACKED_BYTES, packing_scratch
 from minbuild.ops.recurrent import layouts
 from minbuild.ops.recurrent import recurrent as rec
+from minbuild.ops.recurrent.packing import packed_kernel_of, packing_of
 
 DEFAULTS = ("sigmoid", "tanh", "tanh")
 _PARAMS = ("coupled:int", *rec.activation_params(3))
@@ -31,29 +30,9 @@ _GRAD_ARGS = (
 )  # fmt: skip
 
 
-def _multiplications(shapes: Sequence[Shape], x: int, passes: int) -> Dim:
-    """Of inputs and states with their weights, which follow the argument `x`, in every step."""
-    steps, batch, _ = shapes[x]
-    return passes * steps * batch * (product(shapes[x + 1]) + product(shapes[x + 2]))
-
-
-def _packed(name: str, args: tuple[str, ...], passes: int) -> KernelFunction:
-    """The kernel of a layer of real size."""
-    x = args.index("x:T")
-    return KernelFunction(
-        f"{name}_packed",
-        args,
-        _PARAMS,
-        _TYPES,
-        _FEATURES,
-        share=lambda params, first: PACKED_BYTES + 64,
-        work=lambda params, shapes: _multiplications(shapes, x, passes),
-    )
-
-
 lstm_kernel = KernelFunction("lstm", _ARGS, _PARAMS, _TYPES, _FEATURES)
 lstm_grad_kernel = KernelFunction("lstm_grad", _GRAD_ARGS, _PARAMS, _TYPES, _FEATURES)
-packed_kernel, packed_grad_kernel = _packed("lstm", _ARGS, 1), _packed("lstm_grad", _GRAD_ARGS, 2)
+packed_kernel, packed_grad_kernel = packed_kernel_of(lstm_kernel, 1), packed_kernel_of(lstm_grad_kernel, 2)
 STATES = (5, 6)  # inputs that are states
 _KINDS = ("y", "state", "state", "", "")  # of the outputs
 
@@ -68,15 +47,6 @@ def infer(ctx: OpContext) -> Sequence[TensorType]:
 
 def params_of(ctx: OpContext) -> tuple[int | float, ...]:
     return (int(ctx.attribute("input_forget", 0)), *rec.params(ctx, DEFAULTS))
-
-
-def packing_of(ctx: OpContext, sizes: rec.Sizes, r: int) -> tuple[Shape, ...]:
-    """Scratch memory for packed products where the recurrent weights, input `r`, are large enough, or nothing. `ctx`
-    is the operator's, `sizes` are its own."""
-    element = ctx.element()
-    forwards = ctx.attribute("direction", "forward") == "forward"
-    packs = forwards and packing_scratch(ctx, element, sizes.batch, *ctx.shape(r)[1:])
-    return ((PACKED_BYTES // element.size,),) if packs else ()
 
 
 def _lower(ctx: OpContext) -> Sequence[KernelCall]:

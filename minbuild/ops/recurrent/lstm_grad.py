@@ -17,6 +17,7 @@ from minbuild.ops.core.graph_builder import MICROSOFT
 from minbuild.ops.recurrent import lstm as forward
 from minbuild.ops.recurrent import recurrent as rec
 from minbuild.ops.recurrent.lstm import DEFAULTS, gate_activations, params_of, run, variants
+from minbuild.ops.recurrent.packing import packing_of
 
 X, W, R, LENGTHS, H0, C0, Y, CELLS, GATES, DY, DH, DC, PEEPHOLES = range(13)
 
@@ -40,7 +41,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     results = [ctx.result(i) for i in range(7)]
     missing = [sizes.state for name in results[4:6] if not name]
     pieces = (*missing, sizes.all_gates, sizes.row, sizes.row)
-    packing = () if names[LENGTHS] else forward.packing_of(ctx, sizes, R)  # else all steps at once
+    packing = () if names[LENGTHS] else packing_of(ctx, sizes, R)  # else all steps at once
     call = (forward.packed_grad_kernel if packing else forward.lstm_grad_kernel).call(
         *results,
         *(names[X], names[W], names[R], "", names[LENGTHS], names[H0]),

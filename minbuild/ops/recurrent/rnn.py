@@ -13,6 +13,7 @@ from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.recurrent import layouts
 from minbuild.ops.recurrent import recurrent as rec
+from minbuild.ops.recurrent.packing import large_layers, packed_kernel_of, packing_of
 
 _DEFAULTS = ("tanh",)
 _TYPES = {"T": FLOATS}
@@ -31,6 +32,7 @@ rnn_grad_kernel = KernelFunction(
     _TYPES,
     rec.FEATURES,
 )
+packed_kernel, packed_grad_kernel = packed_kernel_of(rnn_kernel, 1), packed_kernel_of(rnn_grad_kernel, 2)
 _STATES = (5,)
 
 
@@ -44,10 +46,11 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     sizes, element = rec.Sizes.of(ctx, 1), ctx.element()
     results = [ctx.result(i) for i in range(2)]
     needed = [s for s, name in zip((sizes.y, sizes.state), results, strict=True) if not name]
-    call = rnn_kernel.call(
+    packing = packing_of(ctx, sizes, 2)
+    call = (packed_kernel if packing else rnn_kernel).call(
         *results,
         *(ctx.name(i) for i in range(6)),
-        rec.scratch_bytes(element, *needed),
+        rec.scratch_bytes(element, *needed, *packing),
         types=(element,),
         params=rec.params(ctx, _DEFAULTS),
         features=rec.features(ctx, _DEFAULTS),
@@ -112,10 +115,11 @@ def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     sizes, element = rec.Sizes.of(ctx, 1), ctx.element()
     x, w, r, lengths, h0, y, dy, dh = (ctx.name(i) for i in range(8))
     missing = () if ctx.result(4) else (sizes.state,)
-    call = rnn_grad_kernel.call(
+    packing = () if ctx.has(3) else packing_of(ctx, sizes, 2)  # else all steps at once
+    call = (packed_grad_kernel if packing else rnn_grad_kernel).call(
         *(ctx.result(i) for i in range(5)),
         *(x, w, r, "", lengths, h0, y, dy, dh),
-        rec.scratch_bytes(element, *missing, sizes.all_gates, sizes.row),
+        rec.scratch_bytes(element, *missing, sizes.all_gates, sizes.row, *packing),
         types=(element,),
         params=rec.params(ctx, _DEFAULTS),
         features=rec.features(ctx, _DEFAULTS),
@@ -205,16 +209,19 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
     for index, (name, inputs, attributes, smooth) in enumerate(_variants(random)):
         absent = frozenset((set(), {0}, set(), {1})[index % 4])
         yield TestCase(name, inputs, attributes, outputs=2, absent=absent, ulps=32, smooth=smooth)
+    for name, inputs, attributes in large_layers(random, 1):
+        yield TestCase(name, inputs, attributes, outputs=2, ulps=32, smooth=False)
 
 
 def _grad_cases(random: np.random.Generator) -> Iterable[TestCase]:
-    chosen = [v for v in _variants(random) if not v[2].get("layout")]
-    for index, (name, inputs, attributes, _) in enumerate(chosen):
+    chosen = [v[:3] for v in _variants(random) if not v[2].get("layout")]
+    chosen += large_layers(random, 1)
+    for index, (name, inputs, attributes) in enumerate(chosen):
         x, w, r, _, lengths, h0 = padded = (*inputs, *(None,) * (6 - len(inputs)))
         y, h = _run(attributes, *padded)  # type: ignore[arg-type]
         flows = [random.standard_normal(a.shape) for a in (y, h)]
         given = [flow if index % 3 in (0, k) else None for k, flow in enumerate(flows, 1)]
-        absent = frozenset((set(), {0}, {1, 3}, {2, 4})[index % 4])
+        absent = frozenset(() if name.startswith("packed") else (set(), {0}, {1, 3}, {2, 4})[index % 4])
         yield TestCase(name, (x, w, r, lengths, h0, y, *given), attributes, outputs=5, absent=absent, ulps=64)
 
 
@@ -224,7 +231,7 @@ rnn = Op(
     infer=_infer,
     reference=_reference,
     lower=_lower,
-    kernels=(rnn_kernel,),
+    kernels=(rnn_kernel, packed_kernel),
     zero_when_absent=frozenset(_STATES),
     decompose=layouts.body_of("RNN", "", _STATES, ("y", "state")),
     decomposes_to=("Transpose",),
@@ -238,11 +245,11 @@ rnn_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_lower_grad,
-    kernels=(rnn_grad_kernel,),
+    kernels=(rnn_grad_kernel, packed_grad_kernel),
     zero_when_absent=frozenset({4}),
     accumulates=frozenset({1, 2, 3}),
     cases=_grad_cases,
 )
 
-KERNELS = (rnn_kernel, rnn_grad_kernel)
+KERNELS = (rnn_kernel, packed_kernel, rnn_grad_kernel, packed_grad_kernel)
 OPS = (rnn, rnn_grad)

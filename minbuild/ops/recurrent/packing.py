@@ -1,0 +1,62 @@
+"""Recurrent layers that are large enough for packed products (kernels/lib/nn/packed_recurrent.h): their kernels, which
+are of their own, and the scratch memory that packing takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from minbuild.ir import Shape
+from minbuild.ir.dims import Dim, product
+from minbuild.ops.core.definition import KernelFunction, OpContext
+from minbuild.ops.linear_algebra.gemm_packing import PACKED_BYTES, packing_scratch
+from minbuild.ops.recurrent import recurrent as rec
+
+
+def packed_kernel_of(kernel: KernelFunction, passes: int) -> KernelFunction:
+    """The kernel of a layer of real size, beside that of any. It multiplies inputs and states with their weights, which
+    follow the argument x, `passes` times in every step."""
+    x = kernel.args.index("x:T")
+
+    def work(params: Sequence[int], shapes: Sequence[Shape]) -> Dim:
+        steps, batch, _ = shapes[x]
+        return passes * steps * batch * (product(shapes[x + 1]) + product(shapes[x + 2]))
+
+    return KernelFunction(
+        f"{kernel.function}_packed",
+        kernel.args,
+        kernel.params,
+        kernel.types,
+        kernel.features,
+        share=lambda params, first: PACKED_BYTES + 64,
+        work=work,
+    )
+
+
+def packing_of(ctx: OpContext, sizes: rec.Sizes, r: int) -> tuple[Shape, ...]:
+    """Scratch memory for packed products where the recurrent weights, input `r`, are large enough, or nothing. `ctx`
+    is the operator's, `sizes` are its own."""
+    element = ctx.element()
+    forwards = ctx.attribute("direction", "forward") == "forward"
+    packs = forwards and packing_scratch(ctx, element, sizes.batch, *ctx.shape(r)[1:])
+    return ((PACKED_BYTES // element.size,),) if packs else ()
+
+
+def large_layers(
+    random: np.random.Generator, gates: int
+) -> Iterable[tuple[str, tuple[np.ndarray | None, ...], dict[str, Any]]]:
+    """Test cases of a size that is packed: name, inputs x, w, r, b, lengths and h0, attributes. `random` draws them;
+    there are so many `gates`."""
+    steps, batch, features, hidden = 3, 2, 7, 190
+    sizes = (steps, batch, features), (1, gates * hidden, features), (1, gates * hidden, hidden)
+    x, w, r = (random.standard_normal(shape) * 0.2 for shape in sizes)
+    b, h0 = (random.standard_normal(shape) * 0.2 for shape in ((1, 2 * gates * hidden), (1, batch, hidden)))
+    attributes = {"hidden_size": hidden}
+    yield "packed", (x, w, r, None, None, None), attributes
+    yield "packed states", (x, w, r, b, None, h0), attributes
+    yield "packed lengths", (x, w, r, b, np.array([3, 2], np.int32), h0), attributes
+
+
+OPS: tuple[()] = ()
