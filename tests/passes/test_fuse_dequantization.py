@@ -16,6 +16,8 @@ from minbuild.authoring import Recipe, read_source
 from minbuild.errors import BadInput, Unsupported
 from minbuild.ir import Role
 
+CONVOLUTIONS = ("convolutions", "packed convolution")  # need no memory for weights
+
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory) -> Mapping[str, quantized_models.Pair]:
@@ -56,7 +58,7 @@ def test_no_float_copy_is_in_flash_or_memory(name, pairs):
     )
     assert len(pair.floats.plan.constants) > len(pair.packed.plan.constants) + weights
     peaks = [max(arena.peak for arena in model.arenas) for model in (pair.packed, pair.floats)]
-    assert peaks[0] <= peaks[1] + 8192  # one block of weights
+    assert peaks[0] <= peaks[1] + 8192 * (name not in CONVOLUTIONS)  # one block of weights
 
 
 @pytest.mark.parametrize("name", MODELS)

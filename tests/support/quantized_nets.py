@@ -144,6 +144,48 @@ def images(folder: Path, kind: str) -> Path:
     return saved(folder, nodes, weights, (3, 9, 9))
 
 
+def pooled(folder: Path, kind: str) -> Path:
+    """Convolutions of one filter a channel, and of images of one element."""
+    random = np.random.default_rng(10)
+    nodes, weights, x = [helper.make_node("Add", ["x", "shift"], ["shifted"])], [], "shifted"
+    layers = (
+        ((72, 3, 1, 1), {}, "Relu"),
+        ((72, 1, 3, 3), {"group": 72, "pads": [1, 1, 1, 1]}, "GlobalAveragePool"),
+        ((20, 72, 1, 1), {}, "Relu"),
+        ((CLASSES, 20, 1, 1), {}, "Flatten"),
+    )
+    for i, (shape, flags, then) in enumerate(layers):
+        found, attributes = quantized(f"w{i}", random, shape, kind)
+        weights += found
+        inputs = [f"w{i}.q", f"w{i}.scale", f"w{i}.zero"]
+        nodes.append(helper.make_node("DequantizeLinear", inputs, [f"w{i}"], **attributes))
+        nodes.append(helper.make_node("Conv", [x, f"w{i}"], [f"c{i}"], **flags))
+        x = "y" if then == "Flatten" else f"a{i}"
+        nodes.append(helper.make_node(then, [f"c{i}"], [x]))
+    weights.append(tensor("shift", np.zeros((3, 1, 1), np.float32)))
+    return saved(folder, nodes, weights, (3, 9, 9))
+
+
+def large_images(folder: Path, kind: str) -> Path:
+    """A convolution of a size that packs, and what trains before it."""
+    random = np.random.default_rng(8)
+    found, attributes = quantized("w", random, (48, 24, 3, 3), kind)
+    weights = [
+        *found,
+        tensor("shift", np.zeros((24, 1, 1), np.float32)),
+        tensor("head", random.standard_normal((48, CLASSES)).astype(np.float32)),
+    ]
+    nodes = [
+        helper.make_node("Add", ["x", "shift"], ["shifted"]),
+        helper.make_node("DequantizeLinear", ["w.q", "w.scale", "w.zero"], ["w"], **attributes),
+        helper.make_node("Conv", ["shifted", "w"], ["c"], pads=[1] * 4),
+        helper.make_node("GlobalAveragePool", ["c"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("Gemm", ["f", "head"], ["y"]),
+    ]
+    return saved(folder, nodes, weights, (24, 21, 21))
+
+
 def bent(folder: Path) -> Path:
     """A weight that no kernel reads in place."""
     found, attributes = quantized("w", np.random.default_rng(6), (24, CLASSES), "int8 rows")
@@ -177,7 +219,7 @@ def training(name: str) -> Recipe:
     return Recipe(loss="cross-entropy", train=(name,))
 
 
-SMALL, LARGE, BLOCKED = (33, 70, CLASSES), (170, 208, CLASSES), (48, 64, CLASSES)
+SMALL, LARGE, BLOCKED = (33, 70, CLASSES), (330, 208, 330, CLASSES), (48, 64, CLASSES)
 MODELS: Mapping[str, tuple[Callable[[Path], Path], Recipe]] = {
     "int8": (lambda f: dense(f, "int8 rows", SMALL), LORA),
     "uint8": (lambda f: dense(f, "uint8 zeros", SMALL), LORA),
@@ -189,6 +231,9 @@ MODELS: Mapping[str, tuple[Callable[[Path], Path], Recipe]] = {
     "MatMulNBits": (lambda f: packed(f, "MatMulNBits", (64, 200, CLASSES)), LORA),
     "NF4": (lambda f: packed(f, "MatMulBnb4", (64, 192, CLASSES)), LORA),
     "convolutions": (lambda f: images(f, "int8 rows"), training("shift")),
+    "pooled convolutions": (lambda f: pooled(f, "int8 rows"), training("shift")),
+    "int4 convolutions": (lambda f: pooled(f, "int4 rows"), training("shift")),
+    "packed convolution": (lambda f: large_images(f, "int8 rows"), training("shift")),
     "embedding": (embedding, training("head")),
     "not fused": (bent, training("b")),
 }

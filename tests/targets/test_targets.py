@@ -17,6 +17,7 @@ sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
 
 from case_sets import SHARED  # noqa: E402
 from packed_model import PACKED, packed_artifacts  # noqa: E402
+from quantized_nets import artifact_set  # noqa: E402
 
 from minbuild.codegen.library_builder import BuiltLibrary, build_checked  # noqa: E402
 from minbuild.options.plan_options import PlanOptions  # noqa: E402
@@ -40,7 +41,9 @@ EMULATED = (
 )
 # "packed" has packed products and convolutions, for which all others are too small.
 CASES = ("artifacts", "packed", "lenet", "cnn_bn", "resnet8", "mobilenetv2", "lstm_cls", "bert_tiny")
-MATRIX = [(case, target) for case in CASES for target in EMULATED]
+# Weights in four and eight bits.
+QUANTIZED = ("convolutions", "int4 convolutions", "MatMulNBits")
+MATRIX = [(case, target) for case in (*CASES, *QUANTIZED) for target in EMULATED]
 # "threads" is that with threads, where libraries make them by system calls, and by Windows, and where they are workers.
 THREADED = ("aarch64-linux-musl", "riscv64-linux-musl", "x86_64-windows", "wasm32-threads")
 MATRIX += [("threads", target) for target in THREADED]
@@ -70,6 +73,9 @@ def model_of(case: str) -> CompiledModel:
         dense = with_dense_plans([model_of("artifacts")], DENSE[case])
         assert dense is not None and dense_form(dense[0].plan_bytes) == DENSE[case]
         return dense[0]
+    if case in QUANTIZED:
+        with tempfile.TemporaryDirectory() as name:
+            return compile_model(artifact_set(Path(name), case), {}, {}, (), lambda line: None)
     folder = OWN if case == "artifacts" else SHARED / case
     if not folder.is_dir():
         pytest.skip(f"the artifacts of {case} are not here")

@@ -61,12 +61,12 @@ MB_INLINE bool takes_rows(const Gemm<T>& g) {
   return (!MB_DISPATCHES || vector_bytes() >= 32) && g.b_col == 1 && g.c_col == 1;
 }
 // A body that exists for wide vectors only where there is a choice.
-template <class Body, class T>
-MB_INLINE void run_wide(const Gemm<T>* g) {
+template <class Body, class... Args>
+MB_INLINE void run_wide(Args... args) {
 #if MB_DISPATCHES
-  run_avx2<Body>(g);
+  run_avx2<Body>(args...);
 #else
-  dispatch<Body>(g);
+  dispatch<Body>(args...);
 #endif
 }
 // The product in the order of the rows of B.

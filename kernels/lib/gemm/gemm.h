@@ -90,11 +90,33 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Step
 
 constexpr int kEdgeBytes = kMostTileRows * kMostTileBytes;
 
+#if MB_WRITTEN_ROWS
+// Bytes of rows that are written at a time: some of a panel's depth.
+constexpr int kWrittenBytes = kPanelBytes / 2;
+
+// All rows of one panel, which are written into `some` as they are needed; where all fit, they are there but for the
+// `first` panel.
+template <class T>
+MB_NOINLINE void multiply_written(const Gemm<T>& g, int bytes, T* edge, T* some, bool first) {
+  const intptr_t fitting = intptr_t(kWrittenBytes / sizeof(T)) / g.k, most = fitting & -tile_rows(bytes);
+  Gemm<T> part = g;
+  part.a = some, part.a_row = g.k, part.a_col = 1;
+  for (intptr_t i = 0; i < g.m; i += part.m, part.c += part.m * g.c_row) {
+    part.m = most > 0 ? most : fitting;
+    if (part.m > g.m - i) part.m = g.m - i;
+    if (first || part.m < g.m) g.rows(g.source, some, g.a + i * g.a_row, part.m, g.k);
+    multiply_panel(part, bytes, edge);
+  }
+}
+#else
+constexpr int kWrittenBytes = 0;
+#endif
+
 #if !MB_ONE_VARIANT
 // The product, panel after panel. `direct`: whole panels are read in place.
 template <class T>
 MB_NOINLINE void multiply(const Gemm<T>& g, int bytes, bool direct, Pack<T> pack, const void* packer) {
-  alignas(16) T buffer[(kPanelBytes + kEdgeBytes) / sizeof(T)];  // a panel and an edge
+  alignas(16) T buffer[(kPanelBytes + kEdgeBytes + kWrittenBytes) / sizeof(T)];  // a panel, an edge, rows
   const intptr_t width = unsigned(bytes) / sizeof(T) * kTileVectors,
                  deepest = kPanelBytes / kTileVectors / unsigned(bytes);
   Gemm<T> panel = g;
@@ -117,7 +139,13 @@ MB_NOINLINE void multiply(const Gemm<T>& g, int bytes, bool direct, Pack<T> pack
         panel.b = buffer;
         panel.b_row = width;
       }
-      multiply_panel(panel, bytes, buffer + kPanelBytes / sizeof(T));
+#if MB_WRITTEN_ROWS
+      if (panel.rows) {
+        constexpr intptr_t kBefore = (kPanelBytes + kEdgeBytes) / sizeof(T);
+        multiply_written(panel, bytes, buffer + kPanelBytes / sizeof(T), buffer + kBefore, j == 0 || panel.k < g.k);
+      } else
+#endif
+        multiply_panel(panel, bytes, buffer + kPanelBytes / sizeof(T));
       panel.a += deepest * g.a_col;
       panel.accumulate = true;
       k += deepest;

@@ -7,6 +7,16 @@
 
 namespace minbuild {
 
+// True where products have rows of A that are no matrix in memory: weights of convolutions that stay in four or eight bits.
+#if defined(MB_CONV_DEQUANTIZE)
+#define MB_WRITTEN_ROWS (MB_CONV_DEQUANTIZE && MB_SIMD && !MB_ONE_VARIANT)
+#else
+#define MB_WRITTEN_ROWS 0
+#endif
+// Writes `count` rows of `depth` elements, one after the other, from where the element `a` would be.
+template <class T>
+using WriteRows = void (*)(const void* source, T* to, const T* a, intptr_t count, intptr_t depth);
+
 // C[m,n] = alpha * A[m,k] * B[k,n], added to C if `accumulate`. Element (i,j) of X is x[i*x_row + j*x_col].
 template <class T>
 struct Gemm {
@@ -19,6 +29,10 @@ struct Gemm {
   intptr_t c_row, c_col = 1;
   T alpha = 1;
   bool accumulate = false;
+#if MB_WRITTEN_ROWS
+  WriteRows<T> rows = nullptr;  // for multiply(), of an A that is no matrix in memory
+  const void* source = nullptr;
+#endif
 #if MB_THREADS > 1
   Team* team = nullptr;  // the threads among which packed products are divided; member m packs into scratch + m * share
   int32_t members = 1;

@@ -189,7 +189,7 @@ template <class T, class... Rows>
 MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack<T> pack, const void* packer,
                                    const T* start, const Rows&... pack_rows) {
   if (g.members < 2 || int64_t(g.m) * g.n * g.k < kLeastWork)
-    return multiply_packed(g, bytes, scratch, pack, packer, start, pack_rows...);
+    return multiply_packed<T>(g, bytes, scratch, pack, packer, start, pack_rows...);
   // Twice as many parts as threads, where that leaves large ones. Each packs its rows and columns by itself: so many
   // strips of columns that this is the least; whatever else packs B may have to gather it.
   const intptr_t tiles = 4 * packed_tile_rows(bytes), width = intptr_t(unsigned(bytes) / sizeof(T)) * kTileVectors;

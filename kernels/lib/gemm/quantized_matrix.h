@@ -9,8 +9,20 @@
 
 namespace minbuild {
 
-// The features of matrices of a library; code for all others compiles away.
-enum QuantizedParts : int { kFourBits = 1, kTables = 2, kZeroPoints = 4, kColumnScales = 8, kEightBits = 16 };
+// The features of matrices of a library; code for all others compiles away. kSkips: columns are read that are apart.
+// kBlocks: some columns of a row share a scale, but not all. kTransposes: products with the transpose of a matrix. kChannels:
+// rows of channels (QuantizedRows).
+enum QuantizedParts : int {
+  kFourBits = 1,
+  kTables = 2,
+  kZeroPoints = 4,
+  kColumnScales = 8,
+  kEightBits = 16,
+  kSkips = 32,
+  kBlocks = 64,
+  kTransposes = 128,
+  kChannels = 256
+};
 
 // Numbers of four-bit codes are taken from a table by two, where they then are in vectors; it has 2 KB.
 #define MB_CODE_PAIRS (MB_SIMD && !MB_ONE_VARIANT)
@@ -32,12 +44,21 @@ struct QuantizedMatrix {
   float zero;
   bool four, high_first;
 #if MB_CODE_PAIRS
-  int64_t pairs[(Parts & kFourBits) ? 256 : 1];  // by a byte of two four-bit codes: both numbers
+  int64_t pairs[(Parts & kTables) ? 256 : 1];  // by a byte of two four-bit codes: both numbers
 #endif
 
   MB_INLINE bool is_four() const { return (Parts & kFourBits) && (!(Parts & kEightBits) || four); }
+  MB_INLINE bool has_column_scales() const { return (Parts & kColumnScales) && column_block == 1; }
   // The number of a four-bit code.
   MB_INLINE float value(int code) const { return (Parts & kTables) && table ? table[code] : float(code ^ flip); }
+  // That of an element.
+  MB_INLINE float number(intptr_t at) const {
+    if (!is_four()) return float(codes[at] ^ flip);
+    return value(codes[at >> 1] >> (bool(at & 1) != high_first ? 4 : 0) & 15);
+  }
+  // The zero points beside a scale, and the number of one.
+  MB_INLINE const uint8_t* zeros_at(intptr_t at) const { return (Parts & kZeroPoints) && zeros ? zeros + at : nullptr; }
+  MB_INLINE float zero_of(const uint8_t* at) const { return at ? float(*at ^ flip) : zero; }
 
   MB_NOINLINE bool read(const Tensor& q, const Tensor& scale, const Tensor& zero_point, const Tensor& values,
                         const int32_t* params, int row_count) {
@@ -53,7 +74,9 @@ struct QuantizedMatrix {
         unsigned(row_block - 1) >= kMost || unsigned(column_block - 1) >= kMost) {
       return false;
     }
-    across = (columns + column_block - 1) / column_block;
+    if ((Parts & kBlocks) || has_column_scales()) across = (columns + column_block - 1) / column_block;
+    else across = 1;
+    if (!(Parts & kBlocks) && !has_column_scales() && column_block < columns) return false;
     const int64_t blocks = int64_t((rows + row_block - 1) / row_block) * across;
     const int64_t elements = int64_t(rows - 1) * stride + columns;
     codes = q.as<uint8_t>(), scales = scale.as<float>();
@@ -61,7 +84,7 @@ struct QuantizedMatrix {
     table = (Parts & kTables) && four ? values.as<float>() : nullptr;
     if (table && values.count != 16) return false;
 #if MB_CODE_PAIRS
-    for (int i = 0; four && i < 256; ++i) {
+    for (int i = 0; (Parts & kTables) && four && i < 256; ++i) {
       const float both[] = {value(high_first ? i >> 4 : i & 15), value(high_first ? i & 15 : i >> 4)};
       __builtin_memcpy(pairs + i, both, sizeof both);
     }
@@ -73,7 +96,7 @@ struct QuantizedMatrix {
 
 constexpr int kLanes = 8;  // elements that are dequantized at once
 
-// `kLanes` codes from bytes, as numbers.
+// `kLanes` numbers from bytes.
 MB_INLINE Vec<float, kLanes> widened(const uint8_t* codes, int flip) {
   typedef uint8_t Bytes __attribute__((vector_size(kLanes)));
   Bytes bytes;
@@ -81,97 +104,119 @@ MB_INLINE Vec<float, kLanes> widened(const uint8_t* codes, int flip) {
   return __builtin_convertvector(bytes ^ uint8_t(flip), Vec<float, kLanes>::Raw);
 }
 
-// out[r * step + c] = element (row + r, column + c), for r < rows and c < columns.
+// Rows of a matrix, some columns of which share a scale or have one each. Element (r, c) goes to out[r * step + c].
+template <class T>
+struct QuantizedRun {
+  intptr_t rows, columns;
+  intptr_t element;      // number of the first one
+  intptr_t first, left;  // its scale, and rows until the next one
+  T* out;
+  intptr_t step;
+  intptr_t ahead;  // bytes from codes that are read to others that are fetched meanwhile
+};
+
+// The columns of a run that are whole vectors.
 template <class T, int Parts>
-MB_NOINLINE void dequantize_block(const QuantizedMatrix<Parts>& m, intptr_t row, intptr_t column, intptr_t rows,
-                                  intptr_t columns, T* out, intptr_t step) {
-  const bool each = (Parts & kColumnScales) && m.column_block == 1, four = m.is_four();
-  const bool points = (Parts & kZeroPoints) && m.zeros;
-  const intptr_t block_row = unsigned(row) / unsigned(m.row_block);
-  // Columns of one block after the other; so that nothing is divided in the loop over rows.
-  for (intptr_t run; columns > 0; columns -= run, column += run, out += run) {
-    const intptr_t block = unsigned(column) / unsigned(m.column_block);
-    run = (block + 1) * m.column_block - column;
-    if (each || run > columns) run = columns;
-    intptr_t first = block_row * m.across + block, element = row * m.stride + column;
-    intptr_t left = (block_row + 1) * m.row_block - row;
-    T* to = out;
-    for (intptr_t r = 0; r < rows; ++r, to += step, element += m.stride) {
-      const float* scales = m.scales + first;
-      const uint8_t* zeros = points ? m.zeros + first : nullptr;
-      const float zero = zeros ? float(*zeros ^ m.flip) : m.zero;
-      intptr_t i = 0;
-#if MB_CODE_PAIRS
-      using V = Vec<float, kLanes>;
+struct DequantizeBody {
+  using V = Vec<float, kLanes>;
+
+  template <class W>
+  static MB_INLINE void run(const QuantizedMatrix<Parts>* matrix, const QuantizedRun<T>* run) {
+    // Copies: what is stored could change the originals, for all that compilers see.
+    const uint8_t* codes = matrix->codes;
+    const bool each = matrix->has_column_scales(), four = matrix->is_four();
+    const int flip = matrix->flip, down = (Parts & kFourBits) && matrix->high_first ? 4 : 0;
+    QuantizedRun<T> at = *run;
+    for (; at.rows > 0; --at.rows, at.out += at.step, at.element += matrix->stride) {
+      const float* scales = matrix->scales + at.first;
+      const uint8_t* zeros = matrix->zeros_at(at.first);
       // Without Vec's way to fill wide vectors, which takes instructions that gcc may not use here.
-      V factor = *scales - typename V::Raw{}, nothing = zero - typename V::Raw{};
-      for (; i <= run - kLanes; i += kLanes) {
+      V factor = *scales - typename V::Raw{}, nothing = matrix->zero_of(zeros) - typename V::Raw{};
+      const uint8_t* first = codes + (four ? at.element >> 1 : at.element);
+      __builtin_prefetch(first + at.ahead);
+      intptr_t i = 0;
+      do {
+        const uint8_t* from = first + (four ? i >> 1 : i);
         V x;
-        const intptr_t at = element + i;
-        if (four) {
-          if (at & 1) break;
-          const uint8_t* codes = m.codes + (at >> 1);
+        if (!four) {
+          x = widened(from, flip);
+        } else if constexpr (bool(Parts & kTables)) {
           typedef int64_t Pairs __attribute__((vector_size(sizeof(V))));
-          const Pairs pairs = {m.pairs[codes[0]], m.pairs[codes[1]], m.pairs[codes[2]], m.pairs[codes[3]]};
+          const int64_t* table = matrix->pairs;
+          const Pairs pairs = {table[from[0]], table[from[1]], table[from[2]], table[from[3]]};
           __builtin_memcpy(&x, &pairs, sizeof x);
-        } else {
-          x = widened(m.codes + at, m.flip);
+        } else {  // the halves of a byte, in a byte each
+          typedef uint8_t Bytes __attribute__((vector_size(kLanes / 2)));
+          typedef uint16_t Halves __attribute__((vector_size(kLanes)));
+          Bytes bytes;
+          __builtin_memcpy(&bytes, from, sizeof bytes);
+          Halves both = __builtin_convertvector(bytes, Halves);
+          both = (both >> uint16_t(down) | both << uint16_t(down + 4)) & uint16_t(0x0f0f);
+          uint8_t halves[kLanes];
+          __builtin_memcpy(halves, &both, sizeof halves);
+          x = widened(halves, flip);
         }
         if (each) {
           factor = V::load(scales + i);
-          if (zeros) nothing = widened(zeros + i, m.flip);
+          if (zeros) nothing = widened(zeros + i, flip);
         }
         x = (x - nothing) * factor;
         if constexpr (sizeof(T) == sizeof(float)) {
-          x.store(to + i);
+          x.store(at.out + i);
         } else {
           float lanes[kLanes];
           x.store(lanes);
-          for (int lane = 0; lane < kLanes; ++lane) to[i + lane] = lanes[lane];
+          for (int lane = 0; lane < kLanes; ++lane) at.out[i + lane] = lanes[lane];
         }
-      }
-#endif
-      for (; i < run; ++i) {
-        const intptr_t at = element + i;
-        const float value = four ? m.value(m.codes[at >> 1] >> (bool(at & 1) != m.high_first ? 4 : 0) & 15)
-                                 : float(m.codes[at] ^ m.flip);
-        to[i] = T((value - (each && zeros ? float(zeros[i] ^ m.flip) : zero)) * scales[each ? i : 0]);
-      }
-      if (--left == 0) left = m.row_block, first += m.across;
-    }
-  }
-}
-
-// The B of a product: the matrix or its transpose. `Packs`: in a library of packed products.
-template <class T, int Parts, bool Packs>
-struct QuantizedPanels {
-  const QuantizedMatrix<Parts>& m;
-  bool transposed;
-
-  // Packs one panel after the other, for multiply() and for multiply_packed().
-  static void pack(const void* packer, T* panel, int k, int depth, int j, int columns, int width) {
-    const QuantizedPanels& b = *static_cast<const QuantizedPanels*>(packer);
-    constexpr int kDepth = MINBUILD_SMALL_STACK ? 8 : 64;
-    alignas(16) T rows[kMostTileBytes / sizeof(T) * kDepth];
-    for (; columns > 0; columns -= width, j += width) {
-      const int live = columns < width ? columns : width;
-      for (int at = 0, now; at < depth; at += now, panel += now * width) {
-        now = b.transposed && depth - at > kDepth ? kDepth : depth - at;
-        if (!b.transposed) {
-          dequantize_block(b.m, k, j, depth, live, panel, width);
-        } else {
-          dequantize_block(b.m, j, k + at, live, now, rows, kDepth);
-          if constexpr (Packs) {  // by loops that are there anyway
-            run_at<PackBody<T>>(vector_bytes(), static_cast<const T*>(rows), intptr_t(kDepth), intptr_t(1), panel,
-                                intptr_t(width), intptr_t(live), intptr_t(now));
-          } else {
-            transpose<T>(rows, kDepth, panel, width, live, now);
-          }
-        }
-      }
+        i += kLanes;
+      } while (i < at.columns);
+      if (--at.left == 0) at.left = matrix->row_block, at.first += matrix->across;
     }
   }
 };
+
+// out[r * step + c] = element (row + r, column + c * skip), for r < rows and c < columns.
+template <class T, int Parts>
+MB_NOINLINE void dequantize_block(const QuantizedMatrix<Parts>& m, intptr_t row, intptr_t column, intptr_t rows,
+                                  intptr_t columns, T* out, intptr_t step, intptr_t skip = 1) {
+  const bool each = m.has_column_scales();
+  if (!(Parts & kSkips)) skip = 1;
+  const intptr_t block_row = unsigned(row) / unsigned(m.row_block);
+  // The columns that may be next, where there are as many as a line of a cache holds; else rows below.
+  const intptr_t ahead = (columns >= 64 ? columns : 8 * m.stride) >> int(m.is_four());
+  // Columns of one block after the other; so that nothing is divided in the loop over rows.
+  for (intptr_t count; columns > 0; columns -= count, column += count * skip, out += count) {
+    intptr_t first = block_row * m.across;
+    count = columns;
+    if (each) {
+      first += column;
+    } else if (Parts & kBlocks) {
+      const intptr_t block = unsigned(column) / unsigned(m.column_block);
+      const intptr_t left = ((block + 1) * m.column_block - column + skip - 1) / skip;
+      first += block;
+      if (count > left) count = left;
+    }
+    const intptr_t element = row * m.stride + column, left = (block_row + 1) * m.row_block - row;
+    QuantizedRun<T> run = {rows, 0, element, first, left, out, step, ahead};
+#if MB_SIMD && !MB_ONE_VARIANT
+    if (skip == 1 && (!m.is_four() || !((element | (rows > 1 ? m.stride : 0)) & 1)) &&
+        (!MB_DISPATCHES || vector_bytes() >= 32)) {
+      run.columns = count & -kLanes;
+      if (run.columns > 0) run_wide<DequantizeBody<T, Parts>>(&m, static_cast<const QuantizedRun<T>*>(&run));
+    }
+#endif
+    if (run.columns == count) continue;
+    for (intptr_t r = 0; r < rows; ++r, run.out += step, run.element += m.stride) {
+      const float* scales = m.scales + run.first;
+      const uint8_t* zeros = m.zeros_at(run.first);
+      for (intptr_t i = run.columns; i < count; ++i) {
+        const intptr_t own = each ? i * skip : 0;
+        run.out[i] = T((m.number(run.element + i * skip) - m.zero_of(zeros ? zeros + own : nullptr)) * scales[own]);
+      }
+      if (--run.left == 0) run.left = m.row_block, run.first += m.across;
+    }
+  }
+}
 
 // The A of packed products: rows of the matrix, or of its transpose, from the element on that a pointer would point to if
 // the matrix began at `base` and had no gaps.
@@ -180,9 +225,33 @@ struct QuantizedRows {
   const QuantizedMatrix<Parts>* m;
   const T* base;
   bool transposed;
+  int filters = 0, taps = 0;  // where not 0: of rows that are channels, as ExchangedFilters in packed_conv.h has them
+
+  void exchange(int count, int window) { filters = count, taps = window; }
+  // Rows of channels: for one filter after the other, those of its weights that read the channel.
+  MB_NOINLINE void write_channels(T* to, intptr_t step, intptr_t at, intptr_t count, intptr_t depth) const {
+    constexpr int kSome = 512;
+    alignas(16) T some[kSome];
+    const intptr_t group = at / (intptr_t(filters) * m->columns), row = at % (intptr_t(filters) * m->columns);
+    const intptr_t channel = row / (intptr_t(filters) * taps), first = row % (intptr_t(filters) * taps);
+    intptr_t filter = group * filters + first / taps, tap = first % taps;
+    for (intptr_t now; depth > 0; depth -= now, to += now, tap = 0, ++filter) {
+      now = taps - tap < depth ? taps - tap : depth;
+      const intptr_t most = taps <= kSome ? kSome / taps : 1;
+      for (intptr_t r = 0, rows; r < count; r += rows) {
+        rows = count - r < most ? count - r : most;
+        const intptr_t column = (channel + r) * taps;
+        if (taps > kSome) dequantize_block(*m, filter, column + tap, 1, now, to + r * step, now);
+        else dequantize_block(*m, filter, column, 1, rows * taps, some, rows * taps);
+        for (intptr_t i = 0; taps <= kSome && i < rows; ++i)
+          copy_bytes(to + (r + i) * step, some + i * taps + tap, size_t(now) * sizeof(T));
+      }
+    }
+  }
 
   MB_INLINE void operator()(T* to, intptr_t step, const T* from, intptr_t count, intptr_t depth) const {
     const intptr_t at = (reinterpret_cast<intptr_t>(from) - reinterpret_cast<intptr_t>(base)) / intptr_t(sizeof(T));
+    if ((Parts & kChannels) && filters) return write_channels(to, step, at, count, depth);
     const intptr_t row = at / m->columns, column = at % m->columns;
     if (!transposed) return dequantize_block(*m, row, column, count, depth, to, step);
     constexpr int kSide = 16;
@@ -195,48 +264,6 @@ struct QuantizedRows {
       }
   }
 };
-
-// C = alpha * A * B, for a B whose elements are dequantized; g.b is not read. `room`: scratch memory for some rows of
-// the matrix, where products go along them; or where the product is packed, what gemm_at() has for floats of its sizes.
-template <class T, int Parts, bool Packs>
-MB_NOINLINE void multiply_quantized(const Gemm<T>& g, const QuantizedPanels<T, Parts, Packs>& b, const Tensor& room,
-                                    bool packed) {
-  const int bytes = vector_bytes();
-  const bool large = Packs && packed && g.k > 0 && g.n >= kFewest, along = !large || b.transposed;
-  T* scratch = room.scratch<T>();
-  if constexpr (Packs) {
-    if (large && (g.m >= kFewest || g.k <= kFewest))
-      return multiply_packed<T>(g, bytes, scratch, QuantizedPanels<T, Parts, Packs>::pack, &b, nullptr);
-  }
-  if (along && !takes_dots(g, bytes)) return multiply<T>(g, bytes, false, QuantizedPanels<T, Parts, Packs>::pack, &b);
-  // Pieces of B are dequantized and then read in place: for dot products some of its columns, else some of its rows.
-  const intptr_t depth = along ? g.k : kStreams, fitting = intptr_t(room.count / (unsigned(depth) * sizeof(T)));
-  const intptr_t near = along ? 8 : 256, most = fitting < near ? fitting : near, step = along ? depth : most;
-  const bool adds_rows = Packs && !along && takes_rows(g);
-  for (intptr_t k = 0; k < g.k; k += depth)
-    for (intptr_t j = 0; j < g.n; j += most) {
-      Gemm<T> part = g;
-      part.k = g.k - k < depth ? g.k - k : depth;
-      part.n = g.n - j < most ? g.n - j : most;
-      part.a += k * g.a_col;
-      part.b = scratch;
-      part.c += j * g.c_col;
-      part.accumulate = g.accumulate || k > 0;
-      if (along) {
-        dequantize_block(b.m, j, k, part.n, part.k, scratch, step);
-      } else {
-        dequantize_block(b.m, k, j, part.k, part.n, scratch, step);
-        part.b_row = most;
-      }
-      if constexpr (Packs) {
-        if (adds_rows) {
-          add_rows(part);
-          continue;
-        }
-      }
-      multiply_strided(part);
-    }
-}
 
 }  // namespace minbuild
 #endif  // MINBUILD_LIB_GEMM_QUANTIZED_MATRIX_H_

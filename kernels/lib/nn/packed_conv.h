@@ -83,7 +83,7 @@ struct PackedConv : Weights... {
 
   // True of an input gradient whose windows move by one element and are not padded by more than they have.
   bool exchanges() const {
-    if (!C::kExchanges || sizeof...(Weights) != 0 || c.propagation != C::kInputs) return false;
+    if (!C::kExchanges || c.propagation != C::kInputs) return false;
     if (c.taps == 1 || c.xs.image < c.ys.channels) return false;
     for (int a = 0; a <= C::kLast; ++a)
       if (c.stride(a) != 1 || c.xs.axes[a].pad > c.span(a)) return false;
@@ -116,6 +116,7 @@ struct PackedConv : Weights... {
   bool lay_out(const Tensor& written, const Tensor& bytes) {
     exchanged = exchanges();
     if (exchanged && !exchange_roles()) return false;
+    if (C::kExchanges && exchanged) (Weights::exchange(c.xs.channels, c.taps), ...);
     channels = c.xs.channels, filters = c.ys.channels, depth = channels * c.taps;
     image = c.ys.image, in_image = c.xs.image;
     if (channels < 1 || filters < 1 || int64_t(channels) * c.taps >= 1 << 28) return false;
@@ -143,7 +144,7 @@ struct PackedConv : Weights... {
     made = grid + gathered;
     scratch = made + some;
 #if MB_THREADS > 1
-    if (c.team != nullptr && sizeof...(Weights) == 0) {
+    if (c.team != nullptr) {
       share = (some + blocks_of(g).elements(g) + kBeyondPanels / intptr_t(sizeof(T)) + 15) & -16;
       const int64_t room = (bytes.data + bytes.count - reinterpret_cast<char*>(made)) / (share * int64_t(sizeof(T)));
       if (room > 1) members = room < c.team->members ? int32_t(room) : c.team->members;
@@ -165,11 +166,12 @@ struct PackedConv : Weights... {
 #if MB_THREADS > 1
     Gemm<T> shared = g;
     shared.team = c.team, shared.members = members, shared.share = share;
-    if constexpr (sizeof...(Weights) == 0)
-      return multiply_in_parts<T>(shared, vector_bytes(), scratch, pack, packer, nullptr, rows...);
-#endif
+    multiply_in_parts<T>(shared, vector_bytes(), scratch, pack, packer, nullptr, static_cast<const Weights&>(*this)...,
+                         rows...);
+#else
     multiply_packed<T>(g, vector_bytes(), scratch, pack, packer, nullptr, static_cast<const Weights&>(*this)...,
                        rows...);
+#endif
   }
 
   // Rows of outputs of some images side by side, or back.

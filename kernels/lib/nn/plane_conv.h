@@ -14,6 +14,7 @@
 #include "lib/indexing/disjoint.h"
 #include "lib/nn/conv_packers.h"
 #include "lib/nn/phase_planes.h"
+#include "lib/nn/stored_weights.h"
 
 namespace minbuild {
 
@@ -47,7 +48,7 @@ struct TapsBody {
 // x: [N,G*C,in...]  y: [N,G*M,out...]  w: [G*M,C,taps...], with leading spatial axes of one element where they lack.
 // Features: constants for what some convolution of the library has; code for all else compiles to nothing.
 template <class T, class Features>
-struct PlaneConv {
+struct PlaneConv : StoredWeights<T, Features> {
   static constexpr int kAxes = Features::kVolume ? 3 : 2, kLast = kAxes - 1;
   static constexpr bool kExchanges = Features::kExchanged;
   static constexpr bool kFewer = Features::kVolume || Features::kLines;  // some convolutions have
@@ -159,7 +160,14 @@ struct PlaneConv {
 
   // scratch: planes of one image of x; outputs on their grid; places of taps
   MB_NOINLINE bool lay_out(const Tensor& written, const Tensor& bytes) {
-    if (pointwise()) return true;
+    if (pointwise()) {
+      if constexpr (Features::kDequantize) {
+        // Of single elements products are dot products.
+        if (this->matrix && ys.image == 1)
+          return this->has_row(written, propagation == kOutput ? xs.channels : ys.channels);
+      }
+      return true;
+    }
     ys.step = ys.size = (ys.size + kWhole - 1) & -kWhole;
     planes = bytes.scratch<T>();
     grid = planes + int64_t(xs.channels) * xs.step + kWhole;
@@ -214,9 +222,19 @@ struct PlaneConv {
       }
     }
     product.accumulate = add;
+    const PlanePacker<T> rows = {x, places, taps, xs.step};
+    if constexpr (Features::kDequantize) {
+      if (Features::kPieces && this->matrix && (propagation == kInputGradient || pointwise()))
+        return this->multiply_pieces(product, propagation == kInputGradient, taps);
+#if MB_WRITTEN_ROWS
+      if (this->matrix)
+        product.rows = this->write, product.source = static_cast<const StoredWeights<T, Features>*>(this);
+#else
+      if (this->matrix) return this->multiply_outputs(product, pack_with<T, PlanePacker<T>>, &rows);
+#endif
+    }
     if (propagation == kWeightGradient || pointwise()) return multiply_strided(product);
     const int bytes = vector_bytes();
-    const PlanePacker<T> rows = {x, places, taps, xs.step};
     // For inputs, rows of Y are whole tiles: read in place.
     const bool direct = propagation == kInputGradient;
     minbuild::multiply<T>(product, bytes, direct, direct ? pack_strided<T> : pack_with<T, PlanePacker<T>>,
@@ -246,11 +264,19 @@ struct PlaneConv {
       }
     }
     if (depthwise()) {
+      const auto run_taps = [&](T* weights, int first, int count) MB_LAMBDA {
 #if MB_DISPATCHES
-      run_avx2<TapsBody<T>>(propagation, ys.size, x, y, w, static_cast<const int*>(places), taps);
+        run_avx2<TapsBody<T>>(propagation, ys.size, x, y, weights, static_cast<const int*>(places) + first, count);
 #else
-      dispatch<TapsBody<T>>(propagation, ys.size, x, y, w, static_cast<const int*>(places), taps);
+        dispatch<TapsBody<T>>(propagation, ys.size, x, y, weights, static_cast<const int*>(places) + first, count);
 #endif
+      };
+      if constexpr (Features::kDequantize) {
+        if (this->matrix) this->each_piece(w, taps, run_taps);
+        else run_taps(w, 0, taps);
+      } else {
+        run_taps(w, 0, taps);
+      }
     } else if (propagation == kOutput || pointwise()) {
       multiply(x, y, w, add);
     } else {
@@ -277,7 +303,7 @@ MB_INLINE void run_images(PlaneConv<T, Features>& c, PlaneConv<T, Features>&, co
         for (int g = first; g < end; ++g) {
           const intptr_t at = intptr_t(n) * c.groups + g;
           own.run(x.as<T>() + at * c.xs.channels * c.xs.image, y.as<T>() + at * c.ys.channels * c.ys.image,
-                  w.as<T>() + intptr_t(g) * c.ys.channels * c.xs.channels * c.taps,
+                  c.weights(w) + intptr_t(g) * c.ys.channels * c.xs.channels * c.taps,
                   Features::kBias && bias ? bias.as<T>() + g * c.ys.channels : nullptr);
         }
     });
@@ -286,7 +312,7 @@ MB_INLINE void run_images(PlaneConv<T, Features>& c, PlaneConv<T, Features>&, co
 #endif
   T *image = x.as<T>(), *outputs = y.as<T>();
   for (int n = 0; n < c.batch; ++n) {
-    T* filters = w.as<T>();
+    T* filters = c.weights(w);
     const T* biases = Features::kBias ? bias.as<T>() : nullptr;
     int g = 0;
     do {  // no loop where there are no groups

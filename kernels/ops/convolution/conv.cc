@@ -1,7 +1,6 @@
 // Convolution over one to three spatial axes, and its gradients, in four forms that compute the same: on padded planes
 // (lib/nn/plane_conv.h), by packed products, which pay at real sizes (lib/nn/packed_conv.h), and both of these with
 // weights that stay in four or eight bits. The plan chooses between them.
-#include "lib/nn/dequantizing_conv.h"
 #include "lib/nn/packed_conv.h"
 #include "lib/nn/plane_conv.h"
 
@@ -13,9 +12,16 @@ struct ConvFeatures {
   static constexpr bool kStrides = MB_CONV_STRIDES, kDilations = MB_CONV_DILATIONS, kGroups = MB_CONV_GROUPS;
   static constexpr bool kPointwise = MB_CONV_POINTWISE, kDepthwise = MB_CONV_DEPTHWISE, kBias = MB_CONV_BIAS;
   static constexpr bool kExchanged = MB_CONV_EXCHANGED;
+  // Weights that stay in four or eight bits (lib/gemm/quantized_matrix.h).
+  static constexpr bool kDequantize = MB_CONV_DEQUANTIZE, kPieces = kPointwise || MB_CONV_DEQUANTIZE_TRANSPOSED;
+  static constexpr int kParts = (MB_CONV_FOUR_BITS ? kFourBits : 0) | (MB_CONV_TABLE ? kTables : 0) |
+                                (MB_CONV_ZERO_POINTS ? kZeroPoints : 0) | (MB_CONV_COLUMN_SCALES ? kColumnScales : 0) |
+                                (MB_CONV_EIGHT_BITS ? kEightBits : 0) | (MB_CONV_DEQUANTIZE_TRANSPOSED ? kSkips : 0) |
+                                (MB_CONV_COLUMN_BLOCKS ? kBlocks : 0) | (MB_CONV_EXCHANGED ? kChannels : 0);
 };
 template <class T>
 using Conv = PlaneConv<T, ConvFeatures>;
+using StoredMatrix = QuantizedMatrix<ConvFeatures::kParts>;
 
 // `layout` is `c` itself, or a PackedConv over it. Parameter 0 is the propagation, which selects the tensor to compute;
 // Conv reads the others. Gradients permute (y, x, w): the tensor to compute is argument 0, and y takes its place among
@@ -54,14 +60,10 @@ Status conv_packed(const Call& call) {
   return convolve(call, c, packed);
 }
 
-// Weights that stay in four or eight bits (lib/gemm/quantized_matrix.h).
-constexpr int kParts = (MB_CONV_FOUR_BITS ? kFourBits : 0) | (MB_CONV_TABLE ? kTables : 0) |
-                       (MB_CONV_ZERO_POINTS ? kZeroPoints : 0) | (MB_CONV_COLUMN_SCALES ? kColumnScales : 0) |
-                       (MB_CONV_EIGHT_BITS ? kEightBits : 0);
 constexpr int kWindowParams = 11;
 
 // Ranks are checked by convolve.
-MB_INLINE bool read_weights(QuantizedMatrix<kParts>& m, const Call& call) {
+MB_INLINE bool read_weights(StoredMatrix& m, const Call& call) {
   const Tensor& w = call[2];
   return w.dims[0] > 0 && m.read(call[5], call[6], call[7], call[8], call.params + kWindowParams, w.dims[0]) &&
          int64_t(m.rows) * m.columns == w.count;
@@ -70,18 +72,18 @@ MB_INLINE bool read_weights(QuantizedMatrix<kParts>& m, const Call& call) {
 template <class T>
 Status conv_dequantize(const Call& call) {
   Conv<T> c;
-  QuantizedMatrix<kParts> m;
-  if (!read_weights(m, call)) return Status::kTooLarge;
-  DequantizingConv<T, ConvFeatures, kParts> part = {c, m, call[9]};
-  return convolve(call, c, part);
+  StoredMatrix m;
+  if (!read_weights(m, call) || call.params[0] == kWeightGradient) return Status::kTooLarge;
+  if constexpr (ConvFeatures::kDequantize) c.matrix = &m, c.row = &call[9], c.base = call[0].as<T>();
+  return convolve(call, c, c);
 }
 
 // By packed products, whose rows are dequantized as they are packed.
 template <class T>
 Status conv_dequantize_packed(const Call& call) {
-  using Rows = QuantizedRows<T, kParts>;
+  using Rows = QuantizedRows<T, ConvFeatures::kParts>;
   Conv<T> c;
-  QuantizedMatrix<kParts> m;
+  StoredMatrix m;
   if (!read_weights(m, call) || call.params[0] == kWeightGradient) return Status::kTooLarge;
   PackedConv<T, Conv<T>, Rows> packed(c, Rows{&m, call[4].as<T>(), call.params[0] == kInputGradient});
   return convolve(call, c, packed);

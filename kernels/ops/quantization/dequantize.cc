@@ -1,6 +1,6 @@
 // Dequantize: weights in four or eight bits as real numbers; and products with such weights, which never have them as a
-// whole (lib/gemm/quantized_matrix.h).
-#include "lib/gemm/quantized_matrix.h"
+// whole (lib/gemm/quantized_product.h).
+#include "lib/gemm/quantized_product.h"
 
 #include "lib/loops/blas1.h"
 
@@ -8,7 +8,8 @@ namespace minbuild {
 
 constexpr int kParts = (MB_DEQUANTIZE_FOUR_BITS ? kFourBits : 0) | (MB_DEQUANTIZE_TABLE ? kTables : 0) |
                        (MB_DEQUANTIZE_ZERO_POINTS ? kZeroPoints : 0) |
-                       (MB_DEQUANTIZE_COLUMN_SCALES ? kColumnScales : 0) | (MB_DEQUANTIZE_EIGHT_BITS ? kEightBits : 0);
+                       (MB_DEQUANTIZE_COLUMN_SCALES ? kColumnScales : 0) | (MB_DEQUANTIZE_EIGHT_BITS ? kEightBits : 0) |
+                       (MB_DEQUANTIZE_COLUMN_BLOCKS ? kBlocks : 0) | (MB_DEQUANTIZE_TRANSPOSED ? kTransposes : 0);
 using Matrix = QuantizedMatrix<kParts>;
 
 // y: [rows...,columns]  q: bytes of codes  scale: one a block  zero_point: beside scale  table: [16]
@@ -39,7 +40,8 @@ MB_NOINLINE void add_bias(const Gemm<T>& g, const Tensor& bias, bool adds) {
 template <class T>
 Status dequantize_product(const Call& call) {
   const Tensor &y = call[0], &a = call[1], &bias = call[6], &room = call[7];
-  const bool transposed_a = call.params[0] != 0, transposed = call.params[1] & 1, bias_after = call.params[3] != 0;
+  const bool transposed_a = call.params[0] != 0, transposed = MB_DEQUANTIZE_TRANSPOSED && (call.params[1] & 1),
+             bias_after = call.params[3] != 0;
   const bool packed = MB_DEQUANTIZE_PACKED && (call.params[1] & 2);
   Matrix w;
   if (!w.read(call[2], call[3], call[4], call[5], call.params + 5, call.params[4])) return Status::kBadPlan;
@@ -58,6 +60,9 @@ Status dequantize_product(const Call& call) {
     add_bias(g, bias, g.accumulate);
     g.accumulate = true;
   }
+#if MB_THREADS > 1
+  if (packed) divide_among(g, call.team, room.count);
+#endif
   const QuantizedPanels<T, kParts, MB_DEQUANTIZE_PACKED> panels = {w, transposed};
   multiply_quantized(g, panels, room, packed);
   if (MB_DEQUANTIZE_BIAS && bias && bias_after) add_bias(g, bias, true);

@@ -36,6 +36,7 @@ from minbuild.ops.core.definition import (
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.core.value import Results
 from minbuild.ops.linear_algebra.gemm_packing import PACKED_BYTES, packed_bytes
+from minbuild.ops.quantization.dequantize import FORMAT_FEATURES, FORMAT_PARAMS
 
 _TYPES = {"T": FLOATS}
 _FEATURES = {
@@ -49,6 +50,7 @@ _FEATURES = {
     "bias": "adds a number to every channel",
     "exchanged": "input gradients of real size, of windows that move by one element",
     "dequantize": "weights in four or eight bits",
+    "dequantize_transposed": "input gradients of layers with such weights",
 }
 # As in lib/nn/packed_conv.h.
 _PASS_OUTPUTS, _MADE_ELEMENTS, _MADE_COLUMNS, _BEYOND, _BEYOND_PANELS = 256, 1 << 16, 512, 16, 512
@@ -75,23 +77,17 @@ packed_kernel = KernelFunction(
 )
 LAYER_KERNELS = (conv_kernel, packed_kernel, depthwise_kernel)
 # The same with weights that stay in four or eight bits; `b` is their shape.
-_FORMAT = ("format:int", "columns:int", "stride:int", "row_block:int", "column_block:int")
-_FORMAT_FEATURES = {
-    "four_bits": "weights in four bits",
-    "eight_bits": "weights in eight bits",
-    "table": "four-bit weights that number the values of a table",
-    "zero_points": "a zero point for each block of weights",
-    "column_scales": "a scale for each column of weights",
-}
 dequantizing_kernel = KernelFunction(
     "conv_dequantize",
     (
         *("out:T=", "a:T", "b:extent", "bias:T?", "bytes:scratch"),
-        *("q:uint8", "scale:float", "zero_point:uint8?", "table:float?", "weights:scratch"),
+        *("q:uint8", "scale:float", "zero_point:uint8?", "table:float?", "row:scratch"),
     ),
-    (*conv_kernel.params, *_FORMAT),
+    (*conv_kernel.params, *FORMAT_PARAMS),
     _TYPES,
-    {**_FEATURES, **_FORMAT_FEATURES},
+    {**_FEATURES, **FORMAT_FEATURES},
+    share=conv_kernel.share,
+    work=multiplications,
 )
 dequantizing_packed_kernel = KernelFunction(
     "conv_dequantize_packed",
@@ -99,6 +95,8 @@ dequantizing_packed_kernel = KernelFunction(
     dequantizing_kernel.params,
     _TYPES,
     dequantizing_kernel.features,
+    share=packed_kernel.share,
+    work=multiplications,
 )
 _WHOLE = 16  # elements that rows of the outputs' grid are a multiple of
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import ElementType, TensorType
+from minbuild.ir.dims import product
 from minbuild.ops.core.definition import (
     FLOAT,
     FLOATS,
@@ -37,8 +38,10 @@ FORMAT_FEATURES = {
     "table": "four-bit weights that number the values of a table",
     "zero_points": "a zero point for each block",
     "column_scales": "a scale for each column",
+    "column_blocks": "a scale for some columns of a row",
 }
 _TYPES = {"T": FLOATS}
+TRANSPOSED, PACKED = 1, 2  # bits of how a product goes
 CODES = ("q:uint8", "scale:float", "zero_point:uint8?", "table:float?")
 
 dequantize_kernel = KernelFunction("dequantize", ("y:T=", *CODES), FORMAT_PARAMS, _TYPES, FORMAT_FEATURES)
@@ -47,7 +50,14 @@ product_kernel = KernelFunction(
     ("y:T=", "a:T", *CODES, "bias:T?", "rows:scratch"),
     ("trans_a:int", "trans_w:int", "alpha:float", "bias_after:int", "rows:int", *FORMAT_PARAMS),
     _TYPES,
-    {**FORMAT_FEATURES, "bias": "adds a third operand", "packed": "at sizes where packing pays"},
+    {
+        **FORMAT_FEATURES,
+        "bias": "adds a third operand",
+        "packed": "at sizes where packing pays",
+        "transposed": "products with the transpose of such weights",
+    },
+    share=lambda params, first: first if params[1] & PACKED else 0,
+    work=lambda params, shapes: product(shapes[0]) * (params[6] if params[1] & TRANSPOSED else params[4]),
 )
 
 
@@ -105,6 +115,7 @@ class Format:
             "table": table,
             "zero_points": zeros,
             "column_scales": self.column_block == 1,
+            "column_blocks": 1 < self.column_block < self.columns,
         }
         return tuple(name for name, wanted in asked.items() if wanted)
 

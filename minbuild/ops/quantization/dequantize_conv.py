@@ -1,6 +1,6 @@
 """DequantizeConv: a convolution, or its input gradient, whose weights stay in four or eight bits.
 
-Its kernel is that of Conv, with the weights of some filters or channels dequantized at a time.
+Its kernel is that of Conv; it dequantizes some weights at a time onto the stack, so that no float copy is in memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import ElementType, TensorType
+from minbuild.ir.dims import product
 from minbuild.ops.convolution.conv import (
+    INPUT_GRADIENT,
     OUTPUT,
     Layer,
     conv,
@@ -23,10 +25,6 @@ from minbuild.ops.core.definition import FLOAT, KernelCall, Op, OpContext, TestC
 from minbuild.ops.quantization.dequantize import OWN, Format, operands
 
 DEQUANTIZE_CONV = "minbuild:DequantizeConv"
-_MOST_BYTES, _LEAST_PART = (
-    1 << 13,
-    8,
-)  # of dequantized weights, and filters or channels at a time, as in conv.cc
 
 
 def _format(attributes: Mapping[str, Any]) -> Format:
@@ -45,18 +43,19 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     weights = tuple(int(d) for d in ctx.attributes["weights"])
     layer = Layer.of(ctx, ctx.shape(0) if propagation == OUTPUT else ctx.result_shape(), weights)
     names, bias, element = operands(ctx, 1), ctx.name(5), ctx.element()
-    # Weights of a filter, or those with which all filters of a group read a channel.
-    each = layer.taps * (layer.channels if propagation == OUTPUT else layer.filters) * element.size
-    count = min(
-        layer.filters if propagation == OUTPUT else layer.channels, max(2 * _LEAST_PART, _MOST_BYTES // each)
-    )
+    # Of images of one element products are dot products, of whole rows of weights.
+    row = layer.channels if propagation == OUTPUT else layer.filters
+    outputs = product([a.outputs for a in layer.axes])
+    dots = layer.pointwise and not layer.packs and not (isinstance(outputs, int) and outputs > 1)
     packs = layer.packs
     kernel = dequantizing_packed_kernel if packs else dequantizing_kernel
-    features = layer.features(bias=bool(bias), dequantize=True)
+    transposed, exchanged = propagation == INPUT_GRADIENT, packs and layer.exchanges(propagation)
+    own = {"dequantize": True, "dequantize_transposed": transposed, "exchanged": exchanged}
+    features = layer.features(bias=bool(bias), **own)
     scratch = layer.packed_scratch(propagation) if packs else layer.scratch()
     call = kernel.call(
         *(ctx.result(), ctx.name(0), TensorType(FLOAT, weights), bias, scratch, *names),
-        TensorType(ElementType.UINT8, (0 if packs else each * count,)),
+        TensorType(ElementType.UINT8, (row * element.size if dots else 0,)),
         types=(element,),
         params=(propagation, *layer.params(), *stored.params()),
         features=(*features, *stored.features(bool(names[2]), bool(names[3]))),
@@ -85,6 +84,7 @@ _LAYERS: tuple[tuple[tuple[int, ...], tuple[int, ...], Mapping[str, Any]], ...] 
     ((2, 6, 7, 7), (6, 1, 3, 3), {"group": 6}),
     ((1, 48, 14, 14), (96, 48, 3, 3), {"pads": (1, 1, 1, 1)}),
     ((2, 3, 20), (4, 3, 5), {}),
+    ((3, 70, 1, 1), (9, 70, 1, 1), {}),
 )
 
 

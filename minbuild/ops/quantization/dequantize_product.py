@@ -16,6 +16,8 @@ from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, re
 from minbuild.ops.linear_algebra.gemm_packing import packing_scratch
 from minbuild.ops.quantization.dequantize import (
     OWN,
+    PACKED,
+    TRANSPOSED,
     Format,
     formats,
     operands,
@@ -58,7 +60,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
         types=(element,),
         params=(
             trans_a,
-            trans_w | 2 * bool(room),
+            TRANSPOSED * trans_w | PACKED * bool(room),
             float(ctx.attribute("alpha", 1.0)),
             int(ctx.attribute("bias_after", 0)),
             stored.rows,
@@ -68,6 +70,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
             *stored.features(bool(names[2]), bool(names[3])),
             *(("bias",) if bias else ()),
             *(("packed",) if room else ()),
+            *(("transposed",) if trans_w else ()),
         ),
         accumulate=ctx.accumulate,
     )

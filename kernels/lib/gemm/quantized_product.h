@@ -1,0 +1,104 @@
+// Products with a B whose elements stay in four or eight bits (quantized_matrix.h).
+#ifndef MINBUILD_LIB_GEMM_QUANTIZED_PRODUCT_H_
+#define MINBUILD_LIB_GEMM_QUANTIZED_PRODUCT_H_
+
+#include "lib/gemm/quantized_matrix.h"
+
+namespace minbuild {
+
+// The B of a product: the matrix or its transpose. `Packs`: in a library of packed products.
+template <class T, int Parts, bool Packs>
+struct QuantizedPanels {
+  const QuantizedMatrix<Parts>& m;
+  bool transposes;
+
+  MB_INLINE bool transposed() const { return (Parts & kTransposes) && transposes; }
+
+  // Packs one panel after the other, for multiply() and for multiply_packed().
+  static void pack(const void* packer, T* panel, int k, int depth, int j, int columns, int width) {
+    const QuantizedPanels& b = *static_cast<const QuantizedPanels*>(packer);
+    constexpr int kDepth = MINBUILD_SMALL_STACK ? 8 : 64;
+    alignas(16) T rows[kMostTileBytes / sizeof(T) * kDepth];
+    for (; columns > 0; columns -= width, j += width) {
+      const int live = columns < width ? columns : width;
+      for (int at = 0, now; at < depth; at += now, panel += now * width) {
+        now = b.transposed() && depth - at > kDepth ? kDepth : depth - at;
+        if (!b.transposed()) {
+          dequantize_block(b.m, k, j, depth, live, panel, width);
+        } else {
+          dequantize_block(b.m, j, k + at, live, now, rows, kDepth);
+          if constexpr (Packs) {  // by loops that are there anyway
+            run_at<PackBody<T>>(vector_bytes(), static_cast<const T*>(rows), intptr_t(kDepth), intptr_t(1), panel,
+                                intptr_t(width), intptr_t(live), intptr_t(now));
+          } else {
+            transpose<T>(rows, kDepth, panel, width, live, now);
+          }
+        }
+      }
+    }
+  }
+};
+
+// Columns of C from `first` to `end`. Pieces of B are dequantized into `size` elements of scratch memory and then read in
+// place: for dot products (`along`) some of its columns, else some of its rows.
+template <class T, int Parts, bool Packs>
+MB_NOINLINE void multiply_pieces(const Gemm<T>& g, const QuantizedPanels<T, Parts, Packs>& b, T* scratch, intptr_t size,
+                                 intptr_t first, intptr_t end, bool along) {
+  const intptr_t depth = along ? g.k : kStreams, fitting = size / depth;
+  const intptr_t near = along ? 8 : 256, most = fitting < near ? fitting : near, step = along ? depth : most;
+  const bool adds_rows = Packs && !along && takes_rows(g);
+  for (intptr_t k = 0; k < g.k; k += depth)
+    for (intptr_t j = first; j < end; j += most) {
+      Gemm<T> part = g;
+      part.k = g.k - k < depth ? g.k - k : depth;
+      part.n = end - j < most ? end - j : most;
+      part.a += k * g.a_col;
+      part.b = scratch;
+      part.c += j * g.c_col;
+      part.accumulate = g.accumulate || k > 0;
+      if (along) {
+        dequantize_block(b.m, j, k, part.n, part.k, scratch, step);
+      } else {
+        dequantize_block(b.m, k, j, part.k, part.n, scratch, step);
+        part.b_row = most;
+      }
+      if constexpr (Packs) {
+        if (adds_rows) {
+          add_rows(part);
+          continue;
+        }
+      }
+      multiply_strided(part);
+    }
+}
+
+// C = alpha * A * B, for a B whose elements are dequantized; g.b is not read. `room`: scratch memory for some rows of
+// the matrix, where products go along them; or where the product is packed, what gemm_at() has for floats of its sizes.
+template <class T, int Parts, bool Packs>
+MB_NOINLINE void multiply_quantized(const Gemm<T>& g, const QuantizedPanels<T, Parts, Packs>& b, const Tensor& room,
+                                    bool packed) {
+  const int bytes = vector_bytes();
+  const bool large = Packs && packed && g.k > 0 && g.n >= kFewest, along = !large || b.transposed();
+  T* scratch = room.scratch<T>();
+  intptr_t size = intptr_t(unsigned(room.count) / sizeof(T));
+  if constexpr (Packs) {
+    if (large && (g.m >= kFewest || g.k <= kFewest))
+      return multiply_in_parts<T>(g, bytes, scratch, QuantizedPanels<T, Parts, Packs>::pack, &b, nullptr);
+  }
+  if (along && !takes_dots(g, bytes)) return multiply<T>(g, bytes, false, QuantizedPanels<T, Parts, Packs>::pack, &b);
+#if MB_THREADS > 1
+  if constexpr (Packs) {
+    if (g.members > 1 && large && int64_t(g.n) * g.k * intptr_t(sizeof(T)) >= 4 * kLeastBytes) {
+      const intptr_t columns = ((g.n + g.members - 1) / g.members + 63) & -64;
+      return for_parts(g.team, g.members, (g.n + columns - 1) / columns, [&](int32_t part, int32_t member) {
+        const intptr_t j = part * columns;
+        multiply_pieces(g, b, scratch + member * g.share, g.share, j, g.n - j < columns ? g.n : j + columns, along);
+      });
+    }
+  }
+#endif
+  multiply_pieces(g, b, scratch, size, 0, g.n, along);
+}
+
+}  // namespace minbuild
+#endif  // MINBUILD_LIB_GEMM_QUANTIZED_PRODUCT_H_
