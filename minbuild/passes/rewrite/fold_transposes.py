@@ -66,9 +66,10 @@ class _Folding:
         return found or call
 
     def transpose_before(self, name: str, reader: int) -> Call | None:
-        """The Transpose that makes `name`, if its source is unchanged when the product runs."""
+        """The Transpose that makes `name`, if it was not folded into what made its source, and that is unchanged when
+        the product runs."""
         index = self.made_by.get(name)
-        if index is None or (transpose := self.procedure.calls[index]).op != ":Transpose":
+        if index not in self.calls or (transpose := self.procedure.calls[index]).op != ":Transpose":
             return None
         owner = self.effects.owner(transpose.inputs[0])
         persists = self.effects.role(owner).persists
