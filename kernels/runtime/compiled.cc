@@ -1,8 +1,13 @@
 // Runs a plan that is compiled in: finds its tensors and walks through its code. Nothing in it has to be checked.
+#include "runtime/expressions.h"
 #include "runtime/loop_rounds.h"
 #include "runtime/memory.h"
 
 namespace minbuild {
+
+#if MB_SYMBOLS > 1
+constexpr int64_t kMostBytes = 0x7fffffef;  // of a tensor, and of all memory
+#endif
 
 plan::Tensor Session::resolve(uint32_t index, Tensor* tensor) const {
   const plan::Record& record = plan::kTensors[index];
@@ -31,8 +36,12 @@ plan::Tensor Session::resolve(uint32_t index, Tensor* tensor) const {
   } else {
     at = plan::kPlaces[region];
     if (region < plan::kFreePlaces) {
+#if MB_SYMBOLS > 1
+      at = static_cast<uint32_t>(symbols[at]);
+#else
       at = static_cast<uint32_t>(align16(at * static_cast<uint32_t>(symbols[0])));
       if (region < plan::kMorePlaces) at += plan::kMore[region] * uint32_t{kAlignment};
+#endif
     }
     region = region >= plan::kMemoryPlaces ? kConstants
              : region < plan::kArenaPlaces ? kArena
@@ -52,6 +61,36 @@ plan::Tensor Session::resolve(uint32_t index, Tensor* tensor) const {
   return found;
 }
 
+#if MB_SYMBOLS > 1
+Size Session::temporaries(int32_t* values) {
+  constexpr uint32_t kFree = plan::kCounts[plan::kDefaults];
+  for (uint32_t i = 0; i < plan::kValues; ++i) {
+    if (i >= kFree) {
+      const plan::Operation& o = plan::kOperations[i - kFree];
+      const int64_t value = operate(o.op, size_in(values, o.a), size_in(values, o.b));
+      if (!is_value(value)) return -1;
+      values[i] = static_cast<int32_t>(value);
+    } else if (values[i] <= 0) {
+      return -1;
+    }
+  }
+  // What callers bring and what only has a size has no place that was counted.
+  for (const plan::Record& record : plan::kTensors) {
+    const plan::DimIndex* dims = plan::kShapes + (plan::kNumbered ? plan::kShapeAt[record.shape] : record.shape);
+    int rank = *dims & 15;
+    const uint32_t element = element_size(*++dims);
+    int64_t bytes = element != 0 ? element : 1;
+    for (; rank > 0; --rank) {
+      const int32_t size = size_in(values, *++dims);
+      bytes *= size;
+      if (size < 0 || bytes > kMostBytes) return -1;
+    }
+  }
+  const int32_t need = size_in(values, plan::kPeak);
+  return need <= kMostBytes - static_cast<int64_t>(plan::kPersistentBytes) - 0x10000 ? need : -1;
+}
+#endif
+
 namespace {
 
 // Parameters as they are, and packed ones as `words`.
@@ -66,7 +105,12 @@ MB_INLINE const int32_t* params_at(const uint8_t* params, int32_t* words) {
 // Makes what the caller hands over the regions of a graph's inputs, if it is what the plan expects there under the size
 // of the free dimension, which one of them has.
 mb_status bind(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
-#if MB_SYMBOLS
+#if MB_SYMBOLS > 1
+  for (uint32_t i = 0; i < plan::kCounts[plan::kDefaults]; ++i)
+    if (graph.symbols[i] != 0)
+      s->symbols[i] = (inputs + graph.symbols[i] / MB_MAX_RANK)[-1].dims[graph.symbols[i] % MB_MAX_RANK];
+  if (mb_status status = s->lay_out(); status != MB_OK) return status;
+#elif MB_SYMBOLS
   if (graph.symbol != 0) {
     s->symbols[0] = (inputs + graph.symbol / MB_MAX_RANK)[-1].dims[graph.symbol % MB_MAX_RANK];
     mb_status status = s->lay_out();
@@ -159,11 +203,18 @@ extern "C" mb_status mb_create(const void*, size_t plan_size, const void* checkp
   none.error = options->error;
   if (plan_size != 0) return fail(&none, Failure::kPlan);
   constexpr uint32_t kFree = plan::kCounts[plan::kDefaults];
+#if MB_SYMBOLS > 1
+  int32_t symbol[plan::kValues];
+  const bool given = options->symbols != nullptr;
+  if (given && options->symbol_count != kFree) return fail(&none, Failure::kSymbolCount, kFree);
+  copy_bytes(symbol, given ? options->symbols : plan::kDefaultSizes, kFree * sizeof(int32_t));
+#else
   int32_t symbol = plan::kDefaultSizes[0];
   if (options->symbols != nullptr) {
     if (options->symbol_count != kFree) return fail(&none, Failure::kSymbolCount, kFree);
     if (kFree != 0) symbol = *options->symbols;
   }
+#endif
   constexpr size_t kFixed =
       align16(align16(sizeof(Session)) + plan::kPersistentBytes + (MB_ROLLBACK ? plan::kRollbackBytes : 0))
 #if MB_THREADS > 1
@@ -192,7 +243,11 @@ extern "C" mb_status mb_create(const void*, size_t plan_size, const void* checkp
 #if MB_THREADS > 1
   s->team.set_up(options, memory + kFixed - kStacksBytes);
 #endif
+#if MB_SYMBOLS > 1
+  copy_bytes(s->symbols, symbol, sizeof symbol);
+#else
   s->symbols[0] = symbol;
+#endif
   char* persistent = reinterpret_cast<char*>(s->place(reinterpret_cast<uintptr_t>(memory)));
   s->regions[kArena] = {memory + kFixed, size - kFixed};
   s->regions[kTrained].data = s->regions[kPersistent].data = persistent;

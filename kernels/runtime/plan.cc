@@ -1,6 +1,6 @@
 // Reads a plan in place, computes what depends on the sizes of the free dimensions, and finds tensors. Every number of
 // the plan that could lead to what is not there is checked where it is used.
-#include "runtime/session.h"
+#include "runtime/expressions.h"
 
 namespace minbuild {
 
@@ -92,42 +92,15 @@ bool Session::read_plan(const void* bytes, size_t size) {
 
 namespace {
 
-// a * b; of 31 bits each it fits.
-int64_t product(int64_t a, int64_t b) {
-  int64_t result = 0;
-  if (sizeof(Size) == 4 || sizeof(void*) == 4) return a * b;
-  return __builtin_mul_overflow(a, b, &result) ? kNoValue : result;
-}
-
 // The value of expression i, from those before it; kNoValue where an operation overflows or is not defined.
 int64_t compute(const plan::Expr& e, uint32_t i, const int32_t* symbols, const Size* values) {
   uint32_t left = static_cast<uint32_t>(e.a);
   if (e.op == plan::kExprConstant) return e.a;
 #if MB_SYMBOLS
-  // The operators of the plan that this library was made for, or all.
   if (e.op == plan::kExprSymbol) return left < kMostSymbols && symbols[left] > 0 ? symbols[left] : kNoValue;
   if (left >= i || e.b >= i) return kNoValue;
   int64_t a = values[left], b = values[e.b];
-  switch (e.op) {
-#if MB_EXPR_ADD
-    case plan::kExprAdd: return a + b;
-#endif
-#if MB_EXPR_MULTIPLY
-    case plan::kExprMultiply: return product(a, b);
-#endif
-#if MB_EXPR_DIVIDE
-    case plan::kExprDivide: return a >= 0 && b > 0 ? static_cast<Divisor>(a) / static_cast<Divisor>(b) : kNoValue;
-#endif
-#if MB_EXPR_MAX
-    case plan::kExprMax: return a > b ? a : b;
-#endif
-#if MB_EXPR_MIN
-    case plan::kExprMin: return a < b ? a : b;
-#endif
-#if MB_EXPR_STACK
-    case plan::kExprStack: return a < 0 || b < 0 ? kNoValue : static_cast<int64_t>(a + align16(static_cast<Bytes>(b)));
-#endif
-  }
+  return operate(e.op, a, b);
 #endif
   return kNoValue;
 }

@@ -2,7 +2,9 @@
 
 It is made of the very bytes that the interpreted library would read, so that both flavours run one plan. Sizes are
 `number * symbol` or a number; places in the arena are at most `align16(number * symbol) + more`, where roundings of
-temporaries on top of one another are counted up, so that nothing is computed on the device but one product.
+temporaries on top of one another are counted up, so that nothing is computed on the device but one product. Where
+several dimensions are free, sizes and places are values that the device computes when these change
+(compiled_plan_values.py).
 """
 
 from __future__ import annotations
@@ -10,17 +12,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from minbuild.codegen.compiled_plan_amounts import CURE, Amount, AmountTable, amounts_of, elements, place_of
+from minbuild.codegen.compiled_plan_amounts import (
+    CURE,
+    Amount,
+    AmountTable,
+    amounts_of,
+    largest_symbol,
+    place_of,
+)
 from minbuild.codegen.compiled_plan_steps import Step, encode_steps, steps_of
+from minbuild.codegen.compiled_plan_values import ValueTable
 from minbuild.codegen.straight_steps import StraightStep, StraightSteps, candidates
 from minbuild.errors import Unsupported
-from minbuild.ir import ElementType, Kernel
+from minbuild.ir import Kernel
 from minbuild.planning.compact_checkpoint import compact_end
-from minbuild.planning.plan_encoding import decode_plan, is_wide, stable_key
+from minbuild.planning.plan_encoding import EXPRESSIONS, decode_plan, is_wide, stable_key
 
 _ARENA, _TRAINED, _PERSISTENT, _NOTHING, _CONSTANTS = range(5)  # regions
 _MOST_RANK = 8  # MB_MAX_RANK
-_MOST = 0x7FFFFFEF  # of what a size may be
 _WALKS = (0, 128, 192)  # bits beside a rank: one sample per round, from the first or from the last on
 
 
@@ -55,8 +64,6 @@ def _compiler(
     if is_wide(plan):
         raise Unsupported([f"--flavor compiled: the model needs more than 2 GB of memory. {CURE}"])
     tables = decode_plan(plan)
-    if len(tables["symbols"]) > 1:
-        raise Unsupported([f"--flavor compiled: several dimensions are free. {CURE}"])
     return _Compiler(tables, kernels, kernel_names, straight)
 
 
@@ -73,15 +80,25 @@ class _Compiler:
         self.counts = [*(kernel.params for kernel in kernels), 0]  # the last for a kernel that is left out
         self.kernel_names = kernel_names
         self.names = bytes(tables["names"])
-        self.amounts = amounts_of(tables["exprs"].tolist())
         self.shapes = tables["shapes"].tolist()
         self.tensors = tables["tensors"].tolist()
+        self.computed = ValueTable.of(tables) if len(tables["symbols"]) > 1 else None
+        self.amounts = self.computed.amounts if self.computed else amounts_of(tables["exprs"].tolist())
         self.steps = steps_of(tables, self.rows, [len(kernel.args) for kernel in kernels])
         self.loops = any(step.loop for step in self.steps)
-        self.straight = StraightSteps(tables, self.amounts, kernels, () if self.loops else straight)
+        self.straight = StraightSteps(
+            tables, self.amounts, kernels, () if self.loops or self.computed else straight
+        )
         self.steps = self.straight.take(self.steps)
         self.counts += [0] * len(self.straight.numbers)
         self.order = _in_order_of_use(tables, self.steps)
+
+    def _table(self, amounts: Sequence[Amount]) -> AmountTable | ValueTable:
+        """The sizes of tensors and graphs by number."""
+        if not self.computed:
+            return AmountTable([Amount(1, 0)] * len(self.tables["symbols"]) + list(amounts))
+        self.computed.hold([*amounts, self.amounts[int(self.tables["arena"])]])
+        return self.computed
 
     def _dims(self, tensor: tuple[int, ...]) -> list[Amount]:
         at = tensor[1]
@@ -100,15 +117,13 @@ class _Compiler:
         tables = self.tables
         number = {tensor: i for i, tensor in enumerate(self.order)}
         steps = encode_steps(tables, self.steps, self.counts, number)
-        dims = AmountTable(
-            [Amount(1, 0)] * len(tables["symbols"])
-            + [d for i in self.order for d in self._dims(self.tensors[i])]
-            + [self.amounts[g[2]] for g in tables["graphs"].tolist() if self.loops]
+        dims = self._table(
+            [d for i in self.order for d in self._dims(self.tensors[i])]
+            + [self.amounts[g[-1]] for g in steps.graphs if self.loops]
         )
-        graphs = [
-            (*g[:-1], dims.index[self.amounts[g[-1]]] if self.loops else 0, self._symbol_at(g[3], g[4]))
-            for g in steps.graphs
-        ]
+        free = range(1, len(tables["symbols"]) + 1) if self.computed else (1,)
+        graphs = [(*g[:-1], dims.index[self.amounts[g[-1]]] if self.loops else 0) for g in steps.graphs]
+        given = [[self._symbol_at(symbol, g[3], g[4]) for symbol in free] for g in steps.graphs]
         places, records, shapes = self._tensors(dims)
         names, name_at = self._names()
         ports = [
@@ -117,10 +132,13 @@ class _Compiler:
             for p in tables[name].tolist()
         ]
         peak = self.amounts[int(tables["arena"])]
-        largest = self._largest_symbol(peak)
+        kept = int(tables["persistent_bytes"]) + 0x10000
+        shapes_of = {(tuple(self._dims(self.tensors[i])), self.tensors[i][3]) for i in self.order}
+        one = len(tables["symbols"]) == 1
+        operations = self.computed.operations if self.computed else []
         columns = {
             "dims": [d.free or d.fixed for d in dims.entries],
-            "places": [p.free or p.fixed for p in places],
+            "places": [p.free - bool(self.computed) if p.free else p.fixed for p in places],
             "more": [p.fixed // 16 for p in places if p.free and p.fixed],
             "shapes": shapes,
             "code": steps.code,
@@ -139,6 +157,8 @@ class _Compiler:
             "columns": columns,
             "types": {
                 **{name: _unsigned(column) for name, column in columns.items()},
+                "dims": "int32_t" if min(columns["dims"], default=0) < 0 else _unsigned(columns["dims"]),
+                "operands": _unsigned(n for a, b, _ in operations for n in (a, b)),
                 "params": "uint8_t" if steps.param_values else "int32_t",
                 "names": "char",
                 "record_at": _unsigned([r[0] for r in records]),
@@ -147,9 +167,13 @@ class _Compiler:
                 "kind_params": _unsigned([k[2] for k in steps.kinds]),
                 "name_at": _unsigned(name_at.values()),
                 "tensor": _unsigned([len(self.order)]),
-                "graph": _unsigned(n for g in graphs for n in g),
+                "graph": _unsigned(n for g in (*graphs, *given) for n in g),
                 "loop": _unsigned(n for loop in steps.loops for n in loop),
             },
+            "values": self.computed.values if self.computed else 1,
+            "operations": operations,
+            "peak": dims.index[peak] if self.computed else 0,
+            "expressions": EXPRESSIONS,
             "free_dims": sum(bool(d.free) for d in dims.entries),
             "free_places": sum(bool(p.free) for p in places),
             "arena_places": self.arena_places,
@@ -164,14 +188,14 @@ class _Compiler:
             "most_params": max(self.counts),
             "kinds": steps.kinds,
             "straight_row": self.straight.first if self.straight.numbers else 0,
-            "graphs": graphs,
+            "graphs": list(zip(graphs, given, strict=True)),
             "ports": ports,
             "orders": orders,
             "moments": moments,
             "kernel_name_at": self._kernel_names(name_at),
             "constants": tables["constants"].tolist(),
             "defaults": symbols,
-            "largest_symbol": largest,
+            "largest_symbol": largest_symbol(kept, peak, shapes_of) if one else 0,
             "compact_end": compact_end(tables),
             "binds": any(self.tensors[int(p[1])][2] > _CONSTANTS for p in tables["parameters"].tolist()),
             "peak_free": peak.free,
@@ -198,16 +222,18 @@ class _Compiler:
             },
         }
 
-    def _symbol_at(self, first: int, count: int) -> int:
-        """The last input, counted from 1, and its last dimension that is the free one, as number * 8 + dimension, among
-        `count` ports from `first` on; 0 where there is none."""
+    def _symbol_at(self, symbol: int, first: int, count: int) -> int:
+        """The last input, counted from 1, and its last dimension that is the free one of the number `symbol`, from 1
+        on, as number * 8 + dimension, among `count` ports from `first` on; 0 where there is none."""
         found = 0
         for number, port in enumerate(self.tables["ports"].tolist()[first : first + count], 1):
             for axis, size in enumerate(self._dims(self.tensors[int(port[1])])):
-                found = number * _MOST_RANK + axis if (size.free, size.fixed) == (1, 0) else found
+                found = number * _MOST_RANK + axis if (size.free, size.fixed) == (symbol, 0) else found
         return found
 
-    def _tensors(self, dims: AmountTable) -> tuple[list[Amount], list[tuple[int, int]], list[int]]:
+    def _tensors(
+        self, dims: AmountTable | ValueTable
+    ) -> tuple[list[Amount], list[tuple[int, int]], list[int]]:
         """Places in memory, tensors as (place, shape), and shapes as (head, dimensions)."""
         arena: set[Amount] = set()
         kept: set[int] = set()
@@ -278,22 +304,6 @@ class _Compiler:
         }
         rows = [*range(len(self.rows) + 1), *(step.row for step in self.straight.numbers)]
         return [found.get(row, 0) for row in (rows if self.straight.numbers else rows[:-1])]
-
-    def _largest_symbol(self, peak: Amount) -> int:
-        """The largest size of the free dimension for which everything can be counted in 31 bits."""
-        if not self.tables["defaults"].tolist():
-            return 0
-        kept = int(self.tables["persistent_bytes"]) + 0x10000
-        shapes = {(tuple(self._dims(self.tensors[i])), self.tensors[i][3]) for i in self.order}
-        low, high = 0, 0x7FFFFFFF
-        while low < high:
-            size = (low + high + 1) // 2
-            fits = kept + peak.at(size) + 16 <= _MOST and all(
-                elements(shape, size) * (ElementType(element).size if element else 1) <= _MOST
-                for shape, element in shapes
-            )
-            low, high = (size, high) if fits else (low, size - 1)
-        return low
 
 
 def _in_order_of_use(tables: Mapping[str, Any], steps: Sequence[Step]) -> list[int]:

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from math import prod
 
 from minbuild.errors import Unsupported
+from minbuild.ir import ElementType
 from minbuild.planning.plan_encoding import EXPRESSIONS
 
 CURE = "Build it with --flavor interpreted, or fix dimensions with --dim."
+
+_MOST = 0x7FFFFFEF  # of what a size may be
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,9 +45,18 @@ def place_of(amount: Amount) -> Amount:
     return Amount(amount.free, -(-amount.fixed // 16) * 16)
 
 
-def elements(shape: Sequence[Amount], symbol: int) -> int:
-    """The number of elements of a tensor of that shape where the free dimension has the size `symbol`."""
-    return prod(amount.at(symbol) for amount in shape)
+def largest_symbol(kept: int, peak: Amount, shapes: Iterable[tuple[Sequence[Amount], int]]) -> int:
+    """The largest size of the free dimension for which everything can be counted in 31 bits. `kept` are the bytes
+    beside temporaries, `peak` those of temporaries, `shapes` those of tensors with the numbers of element types."""
+    low, high, shapes = 0, 0x7FFFFFFF, list(shapes)
+    while low < high:
+        size = (low + high + 1) // 2
+        fits = kept + peak.at(size) + 16 <= _MOST and all(
+            prod(amount.at(size) for amount in shape) * (ElementType(element).size if element else 1) <= _MOST
+            for shape, element in shapes
+        )
+        low, high = (size, high) if fits else (low, size - 1)
+    return low
 
 
 def amounts_of(expressions: Sequence[tuple[int, int, int]]) -> list[Amount]:

@@ -194,7 +194,8 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
         "package/config.h.j2",
         stamp=stamp,
         file_io=int(contents.file_io),
-        symbols=int(contents.symbols),
+        symbols=int(contents.symbols)
+        + (contents.compiled and len(decode_plan(contents.compiled_plan)["defaults"]) > 1),
         loops=int(contents.loops),
         compiled=int(contents.compiled),
         straight=int(bool(_straight_steps(contents))),
