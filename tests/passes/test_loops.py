@@ -74,9 +74,18 @@ def test_plans_do_not_grow_with_rounds_and_memory_does_linearly():
     assert much < 8 * little
 
 
-def test_few_rounds_and_other_axes_are_unrolled():
-    few = artifacts("elman", 8)
-    assert not any(call.op == LOOP for p in lower(few, REGISTRY, {}).procedures for call in p.calls)
+@pytest.mark.parametrize("rounds", [1, 2, 8])
+def test_loops_of_two_rounds_and_more_stay_loops(rounds):
+    few = artifacts("elman", rounds)
+    looped = any(call.op == LOOP for p in lower(few, REGISTRY, {}).procedures for call in p.calls)
+    assert looped == (rounds > 1)
+
+
+def test_two_rounds_take_less_memory_as_a_loop(monkeypatch):
+    """Rounds add their parts of a weight's gradient where unrolled ones make one each."""
+    looped = peak_bytes(trainers.plan_of(artifacts("elman", 2), REGISTRY), {})[0]
+    monkeypatch.setattr("minbuild.frontend.onnx.loops.LEAST_ROUNDS", 3)
+    assert looped < peak_bytes(trainers.plan_of(artifacts("elman", 2), REGISTRY), {})[0]
 
 
 def test_no_loop_is_left_after_the_passes():

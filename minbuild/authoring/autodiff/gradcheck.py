@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from minbuild.authoring import in_directory
 from minbuild.authoring.recipe import GeneratedArtifacts
 from minbuild.errors import VerificationFailed
 from minbuild.frontend.artifacts import load_artifacts
-from minbuild.ir import ElementType, Graph, TrainingArtifacts
+from minbuild.ir import ElementType, Graph, Node, TrainingArtifacts
 from minbuild.ops import Registry, registry
 from minbuild.passes.lowering.lower import lower
 from minbuild.reference.interpreter import ReferenceTrainer
@@ -88,14 +89,18 @@ class _Check:
 
 
 def _unrounded(graph: Graph) -> Graph:
-    """The graph with real numbers cast to doubles: rounding to a narrower type has steps that hide the derivative."""
-    nodes = tuple(
-        replace(node, attributes={**node.attributes, "to": int(ElementType.DOUBLE)})
-        if node.title == "Cast" and ElementType(node.attributes["to"]).is_real
-        else node
-        for node in graph.nodes
-    )
-    return replace(graph, nodes=nodes)
+    """The graph with real numbers cast to doubles, in bodies of loops, too: rounding to a narrower type has steps that
+    hide the derivative."""
+    return replace(graph, nodes=tuple(map(_unrounded_node, graph.nodes)))
+
+
+def _unrounded_node(node: Node) -> Node:
+    attributes: dict[str, Any] = {
+        n: _unrounded(a) if isinstance(a, Graph) else a for n, a in node.attributes.items()
+    }
+    if node.title == "Cast" and ElementType(node.attributes["to"]).is_real:
+        attributes["to"] = int(ElementType.DOUBLE)
+    return replace(node, attributes=attributes)
 
 
 def _agree(found: float, expected: float) -> bool:

@@ -21,6 +21,7 @@ from minbuild.ir import ElementType, Graph, Node, TensorType
 from minbuild.ops.core.definition import UnsupportedUse
 
 _ANY = TensorType(ElementType.FLOAT, None)
+_MOST_SIZES = 16  # with fewer rounds, loops that compute whole numbers are unrolled: those may be known sizes
 _SHAPES = frozenset({"Identity", "Cast", "Unsqueeze", "Squeeze", "Reshape"})
 
 
@@ -53,7 +54,9 @@ def _of_loop(node: Node, graph: Graph, scope: Scope) -> Iterator[Node] | None:
     bound = bound_of(node, graph, scope)
     if bound is None:
         return None
-    few = isinstance(bound.rounds, int) and bound.rounds < loops.LEAST_ROUNDS
+    counts = any(out and not scope.element(x).is_real for out, x in zip(node.outputs, carried, strict=False))
+    fewest = max(loops.LEAST_ROUNDS, _MOST_SIZES if counts else 0)
+    few = isinstance(bound.rounds, int) and bound.rounds < fewest
     if few and not bound.by_slices and not bound.limit:  # unrolling knows the number of rounds, too
         return None
     dependent = not (starts and bound.exact)
