@@ -133,7 +133,7 @@ class _Search:
                 found = self.fitted(step, None)
                 if found.ram <= self.budget:
                     return found
-                self.slices = step
+                self.slices, self.smallest = step, min(self.smallest, found.ram)
         except Unsupported as error:
             self.unsliced = "; ".join(error.findings)
         return None
@@ -151,13 +151,16 @@ class _Search:
                     break  # the passes found nothing near it
                 limit = min(limit - 1, limit * target // arena)
         found = self.smallest_plan()
+        self.smallest = min(self.smallest, found.ram)
         return found if found.ram <= self.budget else None
 
     def smallest_plan(self) -> FittedPlan:
         """The smallest of the plans for a limit that nothing fits, and for ones right below what the last one takes, as
-        long as these are smaller."""
+        long as these are smaller: the same for any budget, so that the least which is printed can be had."""
         tiled = self.slices is None
-        least = self.fitted(self.slices, 1)
+        least = self.fitted(self.slices, 1, tiled=tiled)
+        if tiled:
+            least = min(least, self.fitted(self.slices, 1), key=lambda each: each.ram)
         for _ in range(_CORRECTIONS):
             limit = int(_SMALLER * (least.ram - self.before.persistent_bytes))
             below = self.fitted(self.slices, limit, tiled=tiled)
@@ -173,7 +176,6 @@ class _Search:
         old, new = _training(self.free), _training(program)
         price = seconds_of(new, self.registry, self.sizes)
         ram = ram_of(plan, self.sizes)
-        self.smallest = min(self.smallest, ram)
         return FittedPlan(
             program,
             plan,
