@@ -29,6 +29,7 @@ from minbuild.passes.lowering.loop_call import LOOP
 from minbuild.passes.lowering.materialize_symbolic_dims import materialize_symbolic_dims
 from minbuild.passes.rewrite.batch_tiling import tile_batches
 from minbuild.passes.rewrite.checkpoint_loops import checkpoint_all_loops, checkpoint_loops
+from minbuild.passes.rewrite.checkpointing import repeat_inexpensive
 from minbuild.passes.rewrite.code_sinking import sink_code
 from minbuild.passes.rewrite.copy_elision import elide_copies
 from minbuild.passes.rewrite.dead_code import drop_dead_code
@@ -96,6 +97,7 @@ PASSES: tuple[Pass, ...] = (
     _each(drop_dead_code, requires=(), ensures=(NO_DEAD_CALLS,), preserves=(NO_NEW_CALLS,)),
     _each(sink_code, requires=_LINEAR, ensures=_LINEAR, preserves=(SAME_CALLS,)),
     _each(rematerialize_cheap, requires=(NO_VIEWS,), ensures=(NO_VIEWS,), preserves=(CALLS_REPEATED,)),
+    _each(repeat_inexpensive, requires=(NO_VIEWS,), ensures=(NO_VIEWS,), preserves=(CALLS_REPEATED,)),
     _each(elide_copies, requires=_LINEAR, ensures=_LINEAR, preserves=(NO_NEW_CALLS,)),
     Pass(tile_batches.__name__, tile_batches, requires=_LINEAR, ensures=(*_LINEAR, SAMPLES_IN_LOOPS)),
     _each(expand_loops, requires=_LINEAR, ensures=(*_LINEAR, SAMPLES_IN_LOOPS)),
@@ -125,11 +127,15 @@ def optimize(
     """Applies all passes in order to `program`, as lowered; the program that a plan is made from.
 
     `registry` holds the operators of its calls; `log` receives one line per pass; `rematerialization`, where given,
-    takes the place of the pass that repeats cheap calls, and has all loops keep checkpoints; `looped` puts a training
-    step of one slice of the batch into a loop over all of them, once its calls are in their order. Raises
+    takes the place of those that repeat cheap and inexpensive calls, and has all loops keep checkpoints; `looped` puts
+    a training step of one slice of the batch into a loop over all of them, once its calls are in their order. Raises
     ContractViolation where contracts are checked (`CHECKS`) and one is broken."""
     checked = os.environ.get(CHECKS) == "1"
-    others = {rematerialize_cheap.__name__: rematerialization, checkpoint_loops.__name__: (_ALL_LOOPS,)}
+    others: dict[str, Sequence[Pass]] = {
+        rematerialize_cheap.__name__: rematerialization,
+        repeat_inexpensive.__name__: (),
+        checkpoint_loops.__name__: (_ALL_LOOPS,),
+    }
     passes = chain.from_iterable(others.get(p.name, (p,)) if rematerialization else (p,) for p in PASSES)
     for number, each in enumerate(passes, 1):
         if looped and each.name == tile_batches.__name__:

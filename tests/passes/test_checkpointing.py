@@ -14,7 +14,8 @@ from minbuild.passes.analysis.checkpoints import choose_checkpoints
 from minbuild.passes.analysis.recomputation import Checkpoints, Recomputation
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import PASSES
-from minbuild.passes.rewrite.checkpointing import checkpoint
+from minbuild.passes.rewrite.checkpointing import checkpoint, repeat_inexpensive
+from minbuild.passes.rewrite.rematerialization import rematerialize_cheap
 from minbuild.planning.ram_budget import ram_of
 
 OPERATORS = registry()
@@ -42,11 +43,12 @@ def trained(case: CaseSet, built: Trainer) -> bytes:
     return found
 
 
-def training_step(folder: Path, batch: int = 8) -> Procedure:
-    """The training procedure as checkpointing finds it, with every free dimension of size `batch`."""
+def training_step(folder: Path, batch: int | None = 8) -> Procedure:
+    """The training procedure as checkpointing finds it, with every free dimension of size `batch`, or free."""
     artifacts = load(folder).artifacts
-    symbols = lower(artifacts, OPERATORS, {}).symbols
-    program = lower(artifacts, OPERATORS, dict.fromkeys(symbols, batch))
+    program = lower(artifacts, OPERATORS, {})
+    if batch is not None:
+        program = lower(artifacts, OPERATORS, dict.fromkeys(program.symbols, batch))
     for each in PASSES:
         if each.name == "rematerialize_cheap":
             break
@@ -106,3 +108,18 @@ def test_time_grows_as_memory_shrinks(folder: Path) -> None:
         assert work.largest_call <= outcome.peak <= share * usual.peak
         assert seconds < outcome.seconds < 0.4 * sum(work.seconds)
         seconds = outcome.seconds
+
+
+def test_activations_are_repeated_where_that_saves_much_in_little_time() -> None:
+    """Results of Gelu and LayerNormalization, whose inputs gradients need anyway."""
+    if not (SHARED / "bert_tiny").is_dir():
+        pytest.skip("the larger recorded sets are not beside this repository")
+    procedure = rematerialize_cheap(training_step(SHARED / "bert_tiny", None), OPERATORS)
+    made = repeat_inexpensive(procedure, OPERATORS)
+    again = [call.op for call in made.calls if "(again" in call.outputs[0]]
+    assert set(again) <= {"com.microsoft:Gelu", ":LayerNormalization"} and again
+    work, fewer = (Recomputation(p, OPERATORS, {"batch": 32}) for p in (procedure, made))
+    seconds = sum(fewer.seconds) - sum(work.seconds)
+    assert 0 < seconds <= 0.02 * sum(work.seconds)
+    small = training_step(GOLDEN / "conv")
+    assert repeat_inexpensive(small, OPERATORS) is small

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -108,10 +109,14 @@ onnx_gelu = Op(
     lower=_lower,
     kernels=(fast_gelu_kernel, gelu_kernel),
     in_place=((0, 0),),
+    inexpensive=True,
     cases=unary_cases(4, ({}, {"approximate": "tanh"}, {"approximate": "none"}), special=_FAR),
     gradient=_gradient,
 )
-gelu = unary("Gelu", gelu_kernel, computing(_gelu), _CASES, _gradient, since=(1,), domain=MICROSOFT)
+gelu = replace(
+    unary("Gelu", gelu_kernel, computing(_gelu), _CASES, _gradient, since=(1,), domain=MICROSOFT),
+    inexpensive=True,
+)
 gelu_grad = gradient_op(
     "GeluGrad",
     gelu_grad_kernel,
@@ -198,6 +203,7 @@ fast_gelu = Op(
     lower=lower_to(fast_gelu_kernel),
     kernels=(fast_gelu_kernel,),
     in_place=((0, 0),),
+    inexpensive=True,
     decompose=_fast_body,
     decomposes_to=("Add",),
     cases=_fast_cases,

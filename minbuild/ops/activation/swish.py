@@ -70,6 +70,7 @@ def _op(name: str, domain: str, default: tuple[str, float]) -> Op:
         lower=lower_to(gated_kernel, numbers(default), (0, 0)),
         kernels=(gated_kernel,),
         in_place=((0, 0),),
+        inexpensive=True,
         channels=elementwise_channels,
         cases=unary_cases(4, _ALPHAS, special=_FAR),
         gradient=gradient,

@@ -290,6 +290,7 @@ def _op(name: str, simple: bool, outputs: int, biased: bool, since: tuple[int, .
         lower=_lower(simple),
         kernels=(norm_kernel,),
         in_place=((0, 0),),
+        inexpensive=True,
         decompose=_body(name, outputs),
         decomposes_to=("Add", "Expand", "Mul") if biased else ("Expand", "Mul"),
         cases=_cases(simple, outputs, biased),

@@ -156,7 +156,9 @@ def _with_less_work(
 ) -> tuple[Checkpoints, Outcome]:
     """`choice`, whose `outcome` in `work` is given, with more calls kept or run at most twice where that fits into
     `limit` and saves time."""
-    again = sorted({s.index for s in work.order(choice) if s.again}, key=lambda i: (-_value(work, i), i))
+    again = sorted(
+        {s.index for s in work.order(choice) if s.again}, key=lambda i: (-work.saved_seconds(i), i)
+    )
     for index in again[:_MOST_TRIALS]:
         for more in (choice.with_kept(index), choice.with_repeated(index)):
             found = work.outcome(more)
@@ -164,8 +166,3 @@ def _with_less_work(
                 choice, outcome = more, found
                 break
     return choice, outcome
-
-
-def _value(work: Recomputation, index: int) -> float:
-    """Seconds saved per byte by keeping the results of a call."""
-    return work.seconds[index] / max(sum(work.bytes[n] for n in work.remade[index]), 1)

@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from minbuild.errors import Unsupported
 from minbuild.ir import Call, Procedure, Program, Value
+from minbuild.ir.dims import symbols_in
 from minbuild.ops import Registry
 from minbuild.passes.analysis.batch_tiles import split_calls
 from minbuild.passes.analysis.channel_slices import loop_over_slices
 from minbuild.passes.analysis.checkpoints import choose_checkpoints
-from minbuild.passes.analysis.recomputation import Recomputation, Step
+from minbuild.passes.analysis.recomputation import Checkpoints, Recomputation, Step
+from minbuild.passes.analysis.representative_sizes import PLANNED_SIZES
 from minbuild.passes.contracts import Pass
 from minbuild.passes.invariants import CALLS_REPEATED, NO_VIEWS
 from minbuild.passes.lowering.loop_call import LOOP
@@ -24,6 +27,8 @@ from minbuild.passes.rewrite.channel_tiling import tile_channels
 from minbuild.passes.rewrite.rematerialization import AGAIN, rematerialize_cheap
 
 TRAIN = "train"
+LEAST_GAIN = 8  # without a limit, one part in so many of the live bytes has to be saved
+_MOST_TIME = 0.02  # of all calls, for those that run again then
 _LARGE_CALL = 3  # a call that touches more than the limit divided by it computes its outputs one by one
 
 
@@ -67,6 +72,30 @@ def checkpoint(procedure: Procedure, registry: Registry, limit: int, sizes: Mapp
     work = Recomputation(procedure, registry, sizes)
     choice, _ = choose_checkpoints(work, limit)
     return _Rewriting(work).run(work.order(choice))
+
+
+def repeat_inexpensive(procedure: Procedure, registry: Registry) -> Procedure:
+    """`procedure`, a training step, with activations and normalizations repeated whose results gradients read, as far
+    as that takes a small part of the time and saves a large one of the live bytes; `registry` has its operators."""
+    there = any(registry.ops[call.op].inexpensive for call in procedure.calls)
+    if not there or procedure.name != TRAIN or _has_loops(procedure):
+        return procedure
+    names = {
+        s for value in procedure.values.values() for dim in value.type.shape or () for s in symbols_in(dim)
+    }
+    try:
+        work = Recomputation(procedure, registry, dict.fromkeys(names, PLANNED_SIZES[-1]))
+    except Unsupported:  # reported when kernels are selected for good
+        return procedure
+    usual = Checkpoints(work.natural)
+    before, choice = work.outcome(usual).peak, usual
+    inexpensive = (i for i in work.natural if registry.ops[procedure.calls[i].op].inexpensive)
+    for index in sorted(inexpensive, key=lambda i: (work.saved_seconds(i), i)):
+        more = choice.with_repeated(index)
+        if work.outcome(more).seconds <= _MOST_TIME * work.step_seconds:
+            choice = more
+    saved = before - work.outcome(choice).peak
+    return _Rewriting(work).run(work.order(choice)) if saved * LEAST_GAIN >= before else procedure
 
 
 def split_large_calls(
