@@ -29,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve()
@@ -119,16 +120,22 @@ def _ort(work: Path) -> Path:
     return Path(prepare(work / "ort-environment", "python3.11"))
 
 
-def _prepare(folder: Path, name: str, pythons: dict[str, Path], options: argparse.Namespace) -> None:
-    """Artifacts by ONNX Runtime where there are none yet, and a trainer of them as the kernels are now."""
+def make_artifacts(folder: Path, name: str, pythons: dict[str, Path], batches: Sequence[int]) -> None:
+    """Artifacts of network `name` by ONNX Runtime where `folder` has none yet, with inputs of the sizes `batches`;
+    `pythons` are the environments."""
     if not (folder / "training_model.onnx").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        batches = ",".join(map(str, options.batches))
-        for who, command in (("torch", ("export", folder, name, batches)), ("ort", ("artifacts", folder))):
+        sizes = ",".join(map(str, batches))
+        for who, command in (("torch", ("export", folder, name, sizes)), ("ort", ("artifacts", folder))):
             given = [str(pythons[who]), WORKER, *map(str, command)]
             done = subprocess.run(given, capture_output=True, text=True, cwd=folder, check=False)
             if done.returncode:
                 raise Failed(f"{' '.join(given)}\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
+
+
+def _prepare(folder: Path, name: str, pythons: dict[str, Path], options: argparse.Namespace) -> None:
+    """Artifacts, and a trainer of them as the kernels are now."""
+    make_artifacts(folder, name, pythons, options.batches)
     from minbuild.codegen.library_builder import build_checked
     from minbuild.options.build_options import AUTO, BuildOptions
     from minbuild.options.plan_options import PlanOptions
