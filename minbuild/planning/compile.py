@@ -29,7 +29,7 @@ from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan, is_wide
 from minbuild.planning.ram_budget import fit, ram_of
 from minbuild.planning.rollback import check_refusals
-from minbuild.planning.size_limits import check_elements, needs_64_bits
+from minbuild.planning.size_limits import check_elements, check_scratch, needs_64_bits
 from minbuild.planning.threads import threads_of
 from minbuild.uncollected import uncollected
 
@@ -132,6 +132,7 @@ def compile_artifacts(
         plan = fitted.plan if fitted else plan
         if fitted and options.updates.fused:
             check_refusals(fitted.program, operators)
+    check_scratch(plan, sizes, fixed)
     wide = bool(needs_64_bits(plan, sizes))
     separate_plan = b""
     if options.updates.fused:

@@ -12,10 +12,12 @@ from minbuild.errors import BadInput
 from minbuild.ir import Plan, Procedure, Program, Shape
 from minbuild.ir.dims import evaluate, product
 from minbuild.planning.arena.peak_memory import arena_peak
+from minbuild.planning.plan import FROZEN
 from minbuild.planning.plan_encoding import MOST_PERSISTENT
 
 MOST_ELEMENTS = 2**31 - 2  # of a tensor: kernels count in 32 bits
 MOST_ARENA = 0x7FFFFFEF  # bytes of temporaries that a narrow plan counts
+MOST_SAVED = 0x7F000000  # bytes of parameters and optimizer state that a device saves in a checkpoint
 _SHOWN = 5  # tensors in a message
 
 
@@ -36,6 +38,33 @@ def check_elements(program: Program, largest: Mapping[str, int], fixed: Mapping[
     lines.append(
         f"Kernels count up to {MOST_ELEMENTS:,} elements of a tensor. {_cure(found, largest, fixed)}"
     )
+    raise BadInput("\n".join(lines))
+
+
+def check_scratch(plan: Plan, largest: Mapping[str, int], fixed: Mapping[str, int]) -> None:
+    """Raises BadInput naming nodes whose scratch memory has more bytes than kernels count, at the sizes `largest` of
+    the free dimensions; `fixed` are those that the user fixed. `check_elements` has passed all other tensors of
+    `plan`."""
+    counts = {i: evaluate(product(t.shape), largest) for i, t in enumerate(plan.tensors)}
+    large = {i for i, count in counts.items() if count > MOST_ELEMENTS}
+    if not large:
+        return
+    found = sorted(
+        {
+            (counts[i], routine.name, step.node, plan.tensors[i].shape)
+            for routine in plan.routines
+            for step in routine.steps
+            for i in large.intersection(step.args)
+        },
+        key=lambda entry: (-entry[0], *entry[1:3]),
+    )
+    at = ", ".join(f"{symbol} {size}" for symbol, size in largest.items())
+    lines = [
+        f"{routine}: node '{node}' needs {size:,} bytes of scratch memory{f' at {at}' if at else ''}"
+        for size, routine, node, _ in found[:_SHOWN]
+    ]
+    lines += [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    lines.append(f"Kernels count up to {MOST_ELEMENTS:,} of them. {_cure(found, largest, fixed)}")
     raise BadInput("\n".join(lines))
 
 
@@ -76,6 +105,14 @@ def needs_64_bits(plan: Plan, largest: Mapping[str, int]) -> str:
         return ""
     at = ", ".join(f"{symbol} {size}" for symbol, size in largest.items())
     return f"temporaries of {name} take {peak:,} bytes{f' at {at}' if at else ''}"
+
+
+def saved_bytes(plan: Plan) -> int:
+    """The bytes of parameters and optimizer state that a session of `plan` saves, as the device counts them
+    (checkpoint_write.cc)."""
+    frozen = (tensor for p in plan.parameters if (tensor := plan.tensors[p.tensor]).region == FROZEN)
+    bound = sum(evaluate(product((t.element.size, *t.shape)), {}) for t in frozen)
+    return plan.persistent_bytes - plan.gradient_bytes + bound
 
 
 def check_address_space(

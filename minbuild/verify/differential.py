@@ -14,6 +14,7 @@ import numpy as np
 from minbuild.errors import ToolchainFailed, VerificationFailed
 from minbuild.ir import Plan, Program
 from minbuild.ops import Registry
+from minbuild.planning.size_limits import MOST_SAVED, saved_bytes
 from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch, smallest_sizes
 from minbuild.toolchain import run_python
 from minbuild.verify.script import (
@@ -81,9 +82,10 @@ def seeded_script(
     """A few steps of everything a session can do, on seeded batches.
 
     `program` is as lowered, before passes; `plan` gives the order of the free dimensions; `checkpoint` is the file that
-    sessions start from, as bytes; `registry` bounds index inputs; `saves` is True for libraries that write checkpoints;
-    `pace` scales batches and learning rate."""
+    sessions start from, as bytes; `registry` bounds index inputs; `saves` is True for libraries that write checkpoints,
+    which they do where one holds the state; `pace` scales batches and learning rate."""
     large = plan.persistent_bytes >= LARGE_STATE
+    saves = saves and saved_bytes(plan) <= MOST_SAVED
     size = smallest_sizes(program, 2 if large else 4)
     sizes = [dict.fromkeys(plan.symbols, n) for n in (size, size - 1)]
     limits, inputs = index_limits(program, registry), inputs_of(program)

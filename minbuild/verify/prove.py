@@ -15,6 +15,7 @@ from minbuild.frontend.checkpoint import write_checkpoint
 from minbuild.ir.size_report import Stack, Verification
 from minbuild.options.graph_selection import select_graphs
 from minbuild.planning.compiled_model import CompiledModel
+from minbuild.planning.size_limits import MOST_SAVED, saved_bytes
 from minbuild.toolchain import Target, Toolchain, find_emulator, find_toolchain, host_target, why_not_run
 from minbuild.verify.cross_target import Baseline, measure_stack, not_proven, prove_foreign
 from minbuild.verify.differential import (
@@ -106,6 +107,11 @@ def prove(
         note(
             f"Proof: {model.plan.persistent_bytes:,} bytes persist in a session. From {LARGE_STATE:,} on, whole runs "
             "take two steps of the smallest batches; besides, each step of the plan is checked by itself."
+        )
+    if bench.contents.checkpoint_writing and saved_bytes(model.plan) > MOST_SAVED:
+        note(
+            "Proof: parameters and optimizer state are more than a checkpoint holds, which is two gigabytes. The "
+            "device saves parameters alone, and saving is no part of the proof."
         )
     toolchain = bench.toolchain if here[0] in pairs else default_toolchain(bench)
     own = {pair.target for pair in here}

@@ -17,8 +17,10 @@ from minbuild.planning.compile import compile_model
 from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.plan_encoding import decode_plan, encode_plan, is_wide
-from minbuild.planning.size_limits import MOST_ELEMENTS, check_address_space, needs_64_bits
+from minbuild.planning.size_limits import MOST_ELEMENTS, check_address_space, needs_64_bits, saved_bytes
 from minbuild.training.library import EVAL, TRAIN, Library, Session, TrainerError, aligned_copy, arena_size
+from minbuild.verify import differential
+from minbuild.verify.differential import seeded_script
 
 NET = """
 net (float[batch, 6] x) => (float[batch, 3] y) {
@@ -173,6 +175,36 @@ def test_fixed_sizes_that_kernels_cannot_count_are_refused(folder: Path) -> None
         BadInput, match=r"(?s)Kernels count up to .* Give --dim batch=1000000000 a smaller size"
     ):
         compile_model(folder, {"batch": 10**9}, {})
+
+
+def test_a_proof_saves_what_a_checkpoint_holds(model: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device refuses to write more: a limit that the script has to know."""
+    saved = saved_bytes(model.plan)
+    parameters = sum(p.data.nbytes for p in model.artifacts.checkpoint.parameters)
+    assert 3 * parameters <= saved < 3 * parameters + 200  # with two moments, and the progress
+    for most, saves in ((saved, True), (saved - 1, False)):
+        monkeypatch.setattr(differential, "MOST_SAVED", most)
+        script = seeded_script(model.program, model.plan, model.checkpoint, model.registry)
+        assert any(action.verb == "save" for action in script.actions) is saves
+
+
+LSTM = """
+net (float[16, batch, 8] x) => (float[16, 1, batch, 64] y) { y = LSTM <hidden_size = 64> (x, w, r) }"""
+
+
+def test_scratch_memory_that_kernels_cannot_count_is_refused(tmp_path: Path) -> None:
+    """Gates of all steps of a recurrent layer, which are bytes of one piece of scratch memory."""
+    w, r = uniform((1, 256, 8), (1, 256, 64))
+    made = make_artifacts(source(LSTM, {"w": w, "r": r}), Recipe(loss="mse", optimizer="sgd"))
+    write_artifacts(made, tmp_path)
+    with pytest.raises(BadInput) as caught:
+        compile_model(tmp_path, {}, {"batch": 2**18})
+    text = str(caught.value)
+    assert "train: node 'LSTM" in text and "bytes of scratch memory at batch 262144" in text
+    most = int(text.rsplit("--max-dim batch=", 1)[1].rstrip("."))
+    assert compile_model(tmp_path, {}, {"batch": most}).largest == {"batch": most}
+    with pytest.raises(BadInput, match="bytes of scratch memory"):
+        compile_model(tmp_path, {}, {"batch": most + 1})
 
 
 def test_32_bit_targets_are_refused_with_the_cure(folder: Path) -> None:
