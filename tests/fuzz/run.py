@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of what a device reads: plans, checkpoints, export templates and batches.
 
-    python tests/fuzz/run.py [--seconds 60] [--model dense_fixed] [--dense] [--keep FOLDER] [HARNESS...]
+    python tests/fuzz/run.py [--seconds 60] [--model dense_fixed] [--dense 2] [--keep FOLDER] [HARNESS...]
     python tests/fuzz/run.py --jobs 1 --seconds 100000 --runs-of plan=3200000 --runs-of checkpoint=3100000 \\
         --runs-of batch=3100000 --runs-of template=91000000        10^8 executions: half an hour of an idle processor
 
@@ -52,9 +52,9 @@ class Result:
     log: str
 
 
-def build(model: str, folder: Path, clang: str, dense: bool) -> None:
+def build(model: str, folder: Path, clang: str, dense: int) -> None:
     """The harnesses, in `folder` under their names, beside the files they read and a corpus for each; of a trainer
-    whose plan is `dense` or not."""
+    whose plan is plain, or in the form `dense`."""
     source = GOLDEN / model
     case, built, compiled = load(source), trainer(source, dense=dense), compile_model(source, {}, {})
     template = with_components(compiled, list(COMPONENTS)).export_template
@@ -162,7 +162,13 @@ def main() -> int:
         help="most executions of one harness; repeatable",
     )
     parser.add_argument("--model", default="dense_fixed", help="golden artifact set whose trainer is fuzzed")
-    parser.add_argument("--dense", action="store_true", help="the trainer reads dense plans")
+    parser.add_argument(
+        "--dense",
+        type=int,
+        choices=(1, 2),
+        default=0,
+        help="the trainer reads dense plans, 2: with 8-bit indices",
+    )
     parser.add_argument("--keep", type=Path, help="folder for programs, corpora and findings")
     parser.add_argument("--clang", default="clang++")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
