@@ -19,10 +19,12 @@ PACKED = frozenset({"gemm_packed", "conv_packed"})
 
 
 def packed_model() -> onnx.ModelProto:
-    """Three convolutions, one with a filter per channel and one with strides, two normalizations, and a dense layer,
+    """Five convolutions, one with a filter per channel and one with strides, two normalizations, and a dense layer,
     with odd sizes: remainders of every block."""
     net = Net(8)
     x = net.add("Relu", [net.norm(net.conv("input", "conv1", (9, 43)), "norm1", 43)])
+    x = net.add("Relu", [net.conv(x, "mixed", (43, 41))])
+    x = net.add("Relu", [net.conv(x, "last", (41, 43))])
     x = net.add("Relu", [net.conv(x, "filters", (43, 43), groups=43)])
     x = net.conv(x, "conv2", (43, 47), stride=2)
     for name in ("norm2.weight", "norm2.bias"):
