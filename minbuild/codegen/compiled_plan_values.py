@@ -23,7 +23,8 @@ class ValueTable:
     def __init__(
         self, expressions: Sequence[tuple[int, int, int]], symbols: int, used: Iterable[int]
     ) -> None:
-        """`used` are the expressions that tensors and graphs name; what nothing needs has no number."""
+        """`expressions` are the operands and operator of each, where numbers below `symbols` are free dimensions;
+        `used` are those that tensors and graphs name; what nothing needs has no number."""
         needed, stack = set[int](), list(used)
         while stack:
             if (at := stack.pop()) not in needed:

@@ -1,4 +1,4 @@
-"""Contents of large files: buffers one behind the other, none of which is copied before it is written."""
+"""Contents of large files: buffers one behind the other, which are not copied before they are written."""
 
 from __future__ import annotations
 

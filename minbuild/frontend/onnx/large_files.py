@@ -76,7 +76,7 @@ def without_elements(name: str, array: np.ndarray) -> TensorProto:
 
 
 def mark_external(tensor: TensorProto, file: str, offset: int, length: int) -> None:
-    """Notes that the elements of a tensor stand in a file beside the model."""
+    """Notes that the elements of `tensor` stand in `file` beside the model: `length` bytes from `offset` on."""
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", file), ("offset", offset), ("length", length)):
         tensor.external_data.append(StringStringEntryProto(key=key, value=str(value)))

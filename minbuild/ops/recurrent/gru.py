@@ -13,7 +13,7 @@ from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.recurrent import layouts
 from minbuild.ops.recurrent import recurrent as rec
-from minbuild.ops.recurrent.packing import large_layers, packed_kernel_of, packing_of
+from minbuild.ops.recurrent.recurrent_packing import large_layers, packed_kernel_of, packing_of
 
 _DEFAULTS = ("sigmoid", "tanh")
 _PARAMS = ("reset_after:int", *rec.activation_params(2))

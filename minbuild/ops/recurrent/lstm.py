@@ -13,7 +13,7 @@ from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.recurrent import layouts
 from minbuild.ops.recurrent import recurrent as rec
-from minbuild.ops.recurrent.packing import packed_kernel_of, packing_of
+from minbuild.ops.recurrent.recurrent_packing import packed_kernel_of, packing_of
 
 DEFAULTS = ("sigmoid", "tanh", "tanh")
 _PARAMS = ("coupled:int", *rec.activation_params(3))

@@ -17,7 +17,7 @@ from minbuild.ops.core.graph_builder import MICROSOFT
 from minbuild.ops.recurrent import lstm as forward
 from minbuild.ops.recurrent import recurrent as rec
 from minbuild.ops.recurrent.lstm import DEFAULTS, gate_activations, params_of, run, variants
-from minbuild.ops.recurrent.packing import packing_of
+from minbuild.ops.recurrent.recurrent_packing import packing_of
 
 X, W, R, LENGTHS, H0, C0, Y, CELLS, GATES, DY, DH, DC, PEEPHOLES = range(13)
 

@@ -47,8 +47,8 @@ def packing_of(ctx: OpContext, sizes: rec.Sizes, r: int) -> tuple[Shape, ...]:
 def large_layers(
     random: np.random.Generator, gates: int
 ) -> Iterable[tuple[str, tuple[np.ndarray | None, ...], dict[str, Any]]]:
-    """Test cases of a size that is packed: name, inputs x, w, r, b, lengths and h0, attributes. `random` draws them;
-    there are so many `gates`."""
+    """Test cases of a size that is packed, of layers with a number of `gates`: name, inputs x, w, r, b, lengths and h0,
+    attributes. `random` draws them."""
     steps, batch, features, hidden = 3, 2, 7, 190
     sizes = (steps, batch, features), (1, gates * hidden, features), (1, gates * hidden, hidden)
     x, w, r = (random.standard_normal(shape) * 0.2 for shape in sizes)
