@@ -43,6 +43,7 @@ from minbuild.passes.rewrite.hoist_updates import hoist_parameter_updates
 from minbuild.passes.rewrite.in_place import run_in_place
 from minbuild.passes.rewrite.legalize_half import legalize_half_precision
 from minbuild.passes.rewrite.narrow_pool_indices import narrow_pool_indices
+from minbuild.passes.rewrite.recompute_ranges import recompute_ranges
 from minbuild.passes.rewrite.rematerialization import rematerialize_cheap
 from minbuild.passes.rewrite.view_elimination import eliminate_views
 
@@ -99,6 +100,7 @@ PASSES: tuple[Pass, ...] = (
     _each(rematerialize_cheap, requires=(NO_VIEWS,), ensures=(NO_VIEWS,), preserves=(CALLS_REPEATED,)),
     _each(repeat_inexpensive, requires=(NO_VIEWS,), ensures=(NO_VIEWS,), preserves=(CALLS_REPEATED,)),
     _each(elide_copies, requires=_LINEAR, ensures=_LINEAR, preserves=(NO_NEW_CALLS,)),
+    Pass(recompute_ranges.__name__, recompute_ranges, requires=_LINEAR, ensures=_LINEAR),
     Pass(tile_batches.__name__, tile_batches, requires=_LINEAR, ensures=(*_LINEAR, SAMPLES_IN_LOOPS)),
     _each(expand_loops, requires=_LINEAR, ensures=(*_LINEAR, SAMPLES_IN_LOOPS)),
     Pass(checkpoint_loops.__name__, checkpoint_loops, requires=_LOOPS, ensures=_LOOPS),

@@ -109,11 +109,10 @@ def main() -> int:
             lines.append(row)
     if options.write:
         head = "Quantized weights that stay packed, measured by `python tests/slow/measure_packed_weights.py --write`: "
-        head += "bytes, and a step of batch 32 relative to weights dequantized beforehand. Dynamic "
-        head += (
-            "quantization needs the extremes of a whole batch, so cnn_dynamic holds the sums of its first "
-        )
-        head += "convolution for all samples, where the float model computes one sample after the other.\n\n"
+        head += "bytes, and a step of batch 32 relative to weights dequantized beforehand. Dynamic quantization needs "
+        head += "the extremes of a whole batch: cnn_dynamic computes the first two convolutions again behind them, "
+        head += "sample by sample, in an arena of 52,912 bytes instead of 627,840, and a step takes 1.7 times as long. "
+        head += "Its trained bias alone has moments, so that its RAM is below the float model's.\n\n"
         RESULT.write_text(head + "\n".join(lines) + "\n")
     return 0
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from minbuild.ops.core.definition import TestCase
+from minbuild.ops.core.definition import TestCase, every_input
 from minbuild.ops.core.elementwise import Cases, computing, kernel_of, unary, unary_cases, zero_gradient
 
 ceil_kernel = kernel_of("ceil")
@@ -24,7 +24,15 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
 
 ceil = unary("Ceil", ceil_kernel, computing(np.ceil), _cases, zero_gradient)
 floor = unary("Floor", floor_kernel, computing(np.floor), _cases, zero_gradient)
-round_ = unary("Round", round_kernel, computing(np.rint), _cases, zero_gradient, since=(11, 22))
+round_ = unary(
+    "Round",
+    round_kernel,
+    computing(np.rint),
+    _cases,
+    zero_gradient,
+    since=(11, 22),
+    batched_inputs=every_input,
+)
 
 KERNELS = (ceil_kernel, floor_kernel, round_kernel)
 OPS = (ceil, floor, round_)

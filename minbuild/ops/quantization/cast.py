@@ -26,6 +26,7 @@ from minbuild.ops.core.definition import (
     OpContext,
     TestCase,
     UnsupportedUse,
+    every_input,
     storage_type,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
@@ -135,6 +136,7 @@ cast = RewritingOp(
     kernels=(bool_kernel, real_kernel, to_bool_kernel, to_whole_kernel, whole_kernel, _copy.copy_kernel),
     decompose=_body,
     in_place=((0, 0),),
+    batched_inputs=every_input,
     cases=_cases,
     gradient=_gradient,
     rewrites=(Rewrite(("Cast", "x"), identity),),

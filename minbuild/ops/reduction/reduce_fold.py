@@ -28,6 +28,7 @@ from minbuild.ops.reduction.reduction_axes import (
     groups_of,
     in_steps,
     infer,
+    keeps,
     reference,
     spread,
 )
@@ -105,6 +106,12 @@ def _extremum_cases(random: np.random.Generator) -> Iterable[TestCase]:
     yield TestCase("special values", (x, np.array([1])), constant=frozenset({1}), smooth=False)
 
 
+def _batched(ctx: OpContext) -> Iterable[int]:
+    """Samples are reduced one by one where the first axis stays."""
+    axes = axes_of(ctx)
+    return (0,) if keeps(ctx) and axes and 0 not in axes else ()
+
+
 def _extremum_gradient(b: GradientBuilder) -> Results:
     """To every element that is the extremum; elements that tie share."""
     chosen = b.x[0].equal(spread(b, b.y[0])).cast(b.ctx.element())
@@ -122,6 +129,7 @@ def _extremum_op(name: str, kind: str, sign: int) -> Op:
         lower=lambda ctx: (call_fold(ctx, kind),),
         kernels=(extremum_kernel,),
         decompose=in_steps(name),
+        batched_inputs=_batched,
         cases=_extremum_cases,
         gradient=_extremum_gradient,
     )
