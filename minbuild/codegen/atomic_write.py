@@ -15,6 +15,7 @@ from minbuild.codegen.exchange import exchange
 from minbuild.codegen.ownership import MANIFEST, Inventory, inventory, read_manifest, refusal
 from minbuild.errors import BadInput
 from minbuild.ir import Package
+from minbuild.ir.mapped import FileBytes, write_bytes
 
 
 def check_destination(out: Path, artifacts: Path, force: bool = False) -> None:
@@ -121,7 +122,7 @@ def write_file(path: Path, data: bytes) -> None:
             beside.unlink()
 
 
-def _replace(out: Path, place: Path, files: Mapping[str, bytes], force: bool) -> None:
+def _replace(out: Path, place: Path, files: Mapping[str, FileBytes], force: bool) -> None:
     """Write beside `place`, in one hidden folder for the new package and the old one, then exchange them."""
     work = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
     new, old = work / "new", work / "old"
@@ -204,12 +205,12 @@ def _make_parents(parent: Path) -> list[Path]:
     return missing
 
 
-def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+def _write(folder: Path, files: Mapping[str, FileBytes]) -> None:
     folder.mkdir()
     for name in sorted(files):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(files[name])
+        write_bytes(path, files[name])
 
 
 @contextmanager

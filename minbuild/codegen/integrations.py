@@ -144,7 +144,7 @@ def _model_header(parts: PackageParts) -> str:
     plan = b"" if parts.contents.compiled else parts.model.plan_bytes
     arrays = [
         ("plan", words_of(plan) if plan else []),
-        ("checkpoint", words_of(parts.model.initial_checkpoint)),
+        ("checkpoint", words_of(bytes(parts.model.initial_checkpoint))),
     ]
     sizes = {"plan_size": len(plan), "checkpoint_size": len(parts.model.initial_checkpoint)}
     return render("integrations/arduino/model.h.j2", **_stamp(), data=arrays, **sizes)

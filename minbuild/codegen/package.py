@@ -3,7 +3,6 @@ is whole."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -28,6 +27,7 @@ from minbuild.codegen.package_layout import abi_version, folder_of, library_path
 from minbuild.codegen.sbom import SBOM, sbom
 from minbuild.escape import for_markdown
 from minbuild.ir import Package
+from minbuild.ir.mapped import FileBytes, sha256_of
 from minbuild.ir.size_report import SizeReport, TargetReport
 from minbuild.options.build_options import COMPILED, INTERPRETED, BuildOptions
 from minbuild.planning import capabilities
@@ -61,7 +61,7 @@ def emit_package(
     `report` is what was measured of them."""
     sources = next(iter(libraries.values())).sources
     samples = tuple(model.sample for model in models)
-    files = {**sources, **cmake_files(sources, samples, build_options)}
+    files: dict[str, FileBytes] = {**sources, **cmake_files(sources, samples, build_options)}
     for target, library in libraries.items():
         files[library_path(target)] = library.built.shared
         files[f"lib/{folder_of(target)}/libminbuild.a"] = library.built.archive
@@ -116,9 +116,9 @@ def emit_package(
     return Package(files)
 
 
-def _model_files(packaged: PackagedModel, contents: LibraryContents) -> dict[str, bytes]:
+def _model_files(packaged: PackagedModel, contents: LibraryContents) -> dict[str, FileBytes]:
     model, folder = packaged.model, packaged.folder
-    files = {f"{folder}/{CHECKPOINT}": model.checkpoint}
+    files: dict[str, FileBytes] = {f"{folder}/{CHECKPOINT}": model.checkpoint}
     if model.compact_checkpoint:
         files[f"{folder}/{COMPACT_CHECKPOINT}"] = model.compact_checkpoint
     if not contents.compiled:
@@ -128,12 +128,9 @@ def _model_files(packaged: PackagedModel, contents: LibraryContents) -> dict[str
     return files
 
 
-def _manifest(manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
+def _manifest(manifest: Mapping[str, Any], files: Mapping[str, FileBytes]) -> bytes:
     """The manifest with the digests of all other files of the package."""
-    digests = {
-        name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-        for name, data in sorted(files.items())
-    }
+    digests = {name: {"bytes": len(data), "sha256": sha256_of(data)} for name, data in sorted(files.items())}
     return sealed({**manifest, "files": digests})
 
 

@@ -13,13 +13,14 @@ from typing import Any
 
 from minbuild import __version__
 from minbuild.escape import for_json
+from minbuild.ir.mapped import FileBytes, sha256_of
 
 SBOM = "sbom.cdx.json"
 _LICENSE = [{"license": {"id": "MIT"}}]
 _NAMESPACE = uuid.UUID("6f1c2f0e-0d0c-5f0b-9a53-2b8c6f3b7d11")  # of serial numbers of bills
 
 
-def sbom(manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
+def sbom(manifest: Mapping[str, Any], files: Mapping[str, FileBytes]) -> bytes:
     """The bill of a package with this manifest (without digests) and these other files."""
     libraries = [
         _component(entry["library"], files[entry["library"]], target, entry)
@@ -55,13 +56,13 @@ def sbom(manifest: Mapping[str, Any], files: Mapping[str, bytes]) -> bytes:
     return (for_json(json.dumps(numbered, indent=1, ensure_ascii=False)) + "\n").encode()
 
 
-def _component(path: str, data: bytes, target: str, entry: Mapping[str, Any]) -> dict[str, Any]:
+def _component(path: str, data: FileBytes, target: str, entry: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "type": "library",
         "bom-ref": path,
         "name": path,
         "version": __version__,
-        "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(data).hexdigest()}],
+        "hashes": [{"alg": "SHA-256", "content": sha256_of(data)}],
         "licenses": _LICENSE,
         "properties": [
             {"name": "minbuild:target", "value": target},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +14,7 @@ from minbuild.frontend.onnx.reader import read_graph
 from minbuild.frontend.ort_format.reader import is_ort, read_ort_graph
 from minbuild.frontend.validation import inconsistencies, with_graph_shapes
 from minbuild.ir import Checkpoint, Graph, TrainingArtifacts
+from minbuild.ir.mapped import FileBytes, sha256_of
 
 _TRAINING = "training_model"
 _EVALUATION = "eval_model"
@@ -68,7 +68,7 @@ def read_artifacts(
 
 
 def _bundle(
-    path: Path, graphs: list[Graph | None], checkpoint: Checkpoint, saved: str, files: Mapping[str, bytes]
+    path: Path, graphs: list[Graph | None], checkpoint: Checkpoint, saved: str, files: Mapping[str, FileBytes]
 ) -> TrainingArtifacts:
     """The artifacts that were read, if they belong together: training, evaluation and optimizer graph, and a
     checkpoint from `saved`."""
@@ -81,7 +81,7 @@ def _bundle(
     notes: tuple[str, ...] = ()
     if evaluate is not None:
         evaluate, notes = repair_normalization(evaluate)
-    digests = {name: sha256(data).hexdigest() for name, data in files.items()}
+    digests = {name: sha256_of(data) for name, data in files.items()}
     return TrainingArtifacts(
         train, evaluation=evaluate, optimizer=optimize, checkpoint=checkpoint, digests=digests, notes=notes
     )

@@ -18,6 +18,7 @@ from minbuild.frontend.files import map_array, read_shared
 from minbuild.frontend.seal import read_seal, sealed
 from minbuild.ir import Checkpoint, ElementType, OptimizerGroup, Parameter
 from minbuild.ir.flatbuffers.codec import Schema, decode, encode_pieces, parse_schema
+from minbuild.ir.mapped import FileBytes, drop_pages
 from minbuild.ir.pieces import LEAST_IN_PIECES, FileContent, Pieces
 
 VERSION = 2
@@ -34,14 +35,16 @@ def schema() -> Schema:
     return parse_schema((assets.root("schemas") / "ort_training_checkpoint.fbs").read_text(encoding="utf-8"))
 
 
-def read_checkpoint(source: Path | bytes, name: str = "checkpoint") -> Checkpoint:
+def read_checkpoint(source: Path | FileBytes, name: str = "checkpoint") -> Checkpoint:
     """The checkpoint in file `source`, or in bytes which messages call `name`. Parameters outside the file
     are mapped lazily from `<source>.data`, which bytes cannot have. Parameters of a nominal checkpoint have
     shape () and no data. Raises BadInput with all findings."""
-    data = source if isinstance(source, bytes) else read_shared(source)
-    where = name if isinstance(source, bytes) else str(source)
+    path = source if isinstance(source, Path) else None
+    data = read_shared(source) if isinstance(source, Path) else source
+    where = name if path is None else str(path)
     try:
         seal = read_seal(data)
+        drop_pages(data)
         root = decode(schema(), data)
     except ValueError as error:
         raise BadInput(f"{where}: not a readable checkpoint: {error}. Save or copy it again.") from error
@@ -50,7 +53,7 @@ def read_checkpoint(source: Path | bytes, name: str = "checkpoint") -> Checkpoin
             f"{where}: checkpoint version {root['version']} is not supported, only version {VERSION}. "
             "Write it with ONNX Runtime 1.17 to 1.19.2."
         )
-    found = _Reader(where, None if isinstance(source, bytes) else source).checkpoint(root)
+    found = _Reader(where, path).checkpoint(root)
     return replace(found, seal=seal)
 
 

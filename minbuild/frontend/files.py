@@ -10,6 +10,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from minbuild.errors import BadInput
+from minbuild.ir.mapped import FileBytes, map_large
 
 
 def read_file(path: Path, cure: str = "Give the folder that generate_artifacts wrote.") -> bytes:
@@ -30,9 +31,9 @@ def read_file(path: Path, cure: str = "Give the folder that generate_artifacts w
     return data
 
 
-def read_shared(path: Path) -> bytes:
-    """`read_file` of a large file that several readers take one after the other: it is in memory once. Raises as
-    that."""
+def read_shared(path: Path) -> FileBytes:
+    """`read_file` of a file that several readers take one after the other: it is in memory once. A large one is mapped.
+    Raises as that."""
     try:
         about = path.stat()
     except OSError:
@@ -41,8 +42,12 @@ def read_shared(path: Path) -> bytes:
 
 
 @lru_cache(maxsize=1)
-def _read_version(path: Path, _version: tuple[int, ...]) -> bytes:
-    return read_file(path)
+def _read_version(path: Path, _version: tuple[int, ...]) -> FileBytes:
+    try:
+        mapped = map_large(path)
+    except (OSError, ValueError):
+        mapped = None
+    return mapped or read_file(path)
 
 
 def map_array(path: Path, dtype: np.dtype, shape: tuple[int, ...], offset: int, what: str) -> np.ndarray:

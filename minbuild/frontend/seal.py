@@ -8,6 +8,7 @@ import struct
 import numpy as np
 
 from minbuild.ir import OptimizerGroup, Seal
+from minbuild.ir.mapped import FileBytes
 
 _SUMS = struct.Struct("<II")
 _PROGRESS = struct.Struct("<qff")  # steps, learning rate, nothing; behind the draws
@@ -15,17 +16,17 @@ _CHUNK = 1 << 20  # bytes summed at once
 _MODULUS = 1 << 32
 
 
-def is_sealed(data: bytes) -> bool:
+def is_sealed(data: FileBytes) -> bool:
     """True if the file is sealed: the position of its root table says so."""
     return len(data) > 64 and int.from_bytes(data[:4], "little") & ~0x17 == 64
 
 
-def read_seal(data: bytes) -> Seal | None:
+def read_seal(data: FileBytes) -> Seal | None:
     """The seal of a file, None if it has none. Raises ValueError for a file that is damaged."""
     if not is_sealed(data):
         return None
     end = len(data) - _SUMS.size
-    simple, ordered = sums(data[:end])
+    simple, ordered = sums(memoryview(data)[:end])
     found = _SUMS.unpack_from(data, end)
     if found[0] != simple:
         raise ValueError("its checksum differs")
@@ -33,16 +34,16 @@ def read_seal(data: bytes) -> Seal | None:
     return Seal((found[1] - ordered) % _MODULUS, struct.unpack(f"<{len(draws) // 8}q", draws))
 
 
-def _counters(data: bytes, end: int) -> bytes:
+def _counters(data: FileBytes, end: int) -> bytes:
     """The counters before `end`, which stand behind their number of bytes. That is a multiple of 8, and in its place
     would be the upper half of a counter if they were fewer."""
     for size in range(_PROGRESS.size + 8, end - 4, 8):
         if int.from_bytes(data[end - size - 4 : end - size], "little") == size:
-            return data[end - size : end]
+            return bytes(data[end - size : end])
     raise ValueError("it has no counters")
 
 
-def sums(data: bytes) -> tuple[int, int]:
+def sums(data: FileBytes) -> tuple[int, int]:
     """Fletcher's sums of bytes modulo 2^32."""
     every = np.frombuffer(data, np.uint8)
     simple = ordered = 0

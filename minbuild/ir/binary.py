@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from minbuild.ir.mapped import FileBytes
+
 
 @dataclass(frozen=True, slots=True)
 class Package:
     """The text and bytes of every file of a package, by path relative to its root."""
 
-    files: Mapping[str, bytes]
+    files: Mapping[str, FileBytes]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
 from minbuild.frontend.files import read_shared
 from minbuild.ir import Plan, Program, TrainingArtifacts, fingerprint_of
 from minbuild.ir.dims import symbols_in
+from minbuild.ir.mapped import FileBytes
 from minbuild.ops import Registry, registry
 from minbuild.options.build_options import AUTO
 from minbuild.options.did_you_mean import listed
@@ -66,7 +67,7 @@ def compile_model(
 
 def compile_artifacts(
     artifacts: TrainingArtifacts,
-    checkpoint: bytes,
+    checkpoint: FileBytes,
     operators: Registry,
     fixed: Mapping[str, int],
     largest: Mapping[str, int],
@@ -233,7 +234,7 @@ def _check_names(option: str, given: Mapping[str, int], free: Sequence[str]) -> 
         )
 
 
-def _checkpoint_bytes(path: Path, artifacts: TrainingArtifacts) -> bytes:
+def _checkpoint_bytes(path: Path, artifacts: TrainingArtifacts) -> FileBytes:
     """The checkpoint as one file: the user's own bytes, unless its parameters are in a second file or in the model."""
     name = next((n for n in artifacts.digests if not n.endswith((".onnx", ".ort"))), None)
     if name is None:

@@ -9,6 +9,7 @@ from math import prod
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.ir import Plan, Program, TrainingArtifacts
+from minbuild.ir.mapped import FileBytes
 from minbuild.ir.size_report import Arena, Smaller
 from minbuild.ops import Registry
 from minbuild.options.graph_selection import EVALUATE, select_graphs
@@ -37,7 +38,7 @@ class CompiledModel:
     program: Program  # as lowered, before passes
     plan: Plan
     plan_bytes: bytes
-    checkpoint: bytes
+    checkpoint: FileBytes
     fixed: Mapping[str, int]  # dimensions the user fixed
     largest: Mapping[str, int]  # free dimensions: what memory is made for by default
     components: frozenset[str] = frozenset()  # of COMPONENTS
@@ -51,7 +52,7 @@ class CompiledModel:
     direct_plan: bytes = b""  # of a model with equal lowerings: the plan without, for the proof
 
     @property
-    def initial_checkpoint(self) -> bytes:
+    def initial_checkpoint(self) -> FileBytes:
         """The checkpoint that devices start from, which is what takes flash."""
         return self.compact_checkpoint or self.checkpoint
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import minbuild
 from minbuild.errors import BadInput, ToolchainFailed
+from minbuild.ir.mapped import FileBytes, write_bytes
 from minbuild.toolchain.cache import user_cache
 from minbuild.toolchain.process import Processes, clean_environment
 from minbuild.toolchain.targets import Target, host_target
@@ -101,7 +102,7 @@ def run_program(
     arguments: Sequence[str] = (),
     *,
     target: Target,
-    files: Mapping[str, bytes] | None = None,
+    files: Mapping[str, FileBytes] | None = None,
     timeout: float | None = None,
 ) -> ProgramResult:
     """Run a program in a fresh folder that holds `files`, for at most `timeout` seconds: `patience` where that is
@@ -117,7 +118,7 @@ def run_program(
         folder = Path(name)
         for path, data in (files or {}).items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_bytes(data)
+            write_bytes(folder / path, data)
         binary = folder / "program"
         binary.write_bytes(program)
         os.chmod(binary, 0o755)

@@ -15,6 +15,7 @@ import numpy as np
 
 from minbuild.errors import BadInput, MinbuildError
 from minbuild.ir import ElementType
+from minbuild.ir.mapped import FileBytes
 from minbuild.planning.library_contents import COMPONENTS
 from minbuild.training.c_api import (
     OPTIONAL_FUNCTIONS,
@@ -120,7 +121,7 @@ def aligned_copy(data: bytes | memoryview, alignment: int = 64) -> np.ndarray:
     return view
 
 
-def _aligned(checkpoint: bytes | np.ndarray | None) -> np.ndarray | None:
+def _aligned(checkpoint: FileBytes | np.ndarray | None) -> np.ndarray | None:
     return (
         checkpoint if checkpoint is None or isinstance(checkpoint, np.ndarray) else aligned_copy(checkpoint)
     )
@@ -141,7 +142,7 @@ class Session:
         self,
         library: Library,
         plan: bytes,
-        checkpoint: bytes | np.ndarray | None,
+        checkpoint: FileBytes | np.ndarray | None,
         sizes: Sequence[int] | None = None,
         arena: np.ndarray | None = None,
         *,

@@ -13,6 +13,7 @@ import numpy as np
 
 from minbuild.errors import ToolchainFailed, VerificationFailed
 from minbuild.ir import Plan, Program
+from minbuild.ir.mapped import FileBytes
 from minbuild.ops import Registry
 from minbuild.planning.size_limits import MOST_SAVED, saved_bytes
 from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch, smallest_sizes
@@ -74,7 +75,7 @@ _LOST = (
 def seeded_script(
     program: Program,
     plan: Plan,
-    checkpoint: bytes,
+    checkpoint: FileBytes,
     registry: Registry,
     saves: bool = True,
     pace: Pace = PACES[0],

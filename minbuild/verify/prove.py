@@ -12,6 +12,7 @@ import numpy as np
 from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import write_checkpoint
+from minbuild.ir.mapped import FileBytes
 from minbuild.ir.size_report import Stack, Verification
 from minbuild.options.graph_selection import select_graphs
 from minbuild.planning.compiled_model import CompiledModel
@@ -101,7 +102,7 @@ def prove(
         return tuple(not_proven(str(error)) for _ in pairs)
     here = [p for p in pairs if p.target.name == host.name] or [of_this_machine(bench, host)]
     start = starting_point(model)
-    compact = model.compact_checkpoint if start == model.checkpoint else b""
+    compact = model.compact_checkpoint if start is model.checkpoint else b""
     bench.stage(f"Proving {name} for {here[0].target}")
     if model.plan.persistent_bytes >= LARGE_STATE:
         note(
@@ -179,7 +180,7 @@ def prove(
 
 
 def _finite(
-    model: CompiledModel, start: bytes, pair: TrimmedAndFull, saves: bool, compact: bytes, *, keeps: bool
+    model: CompiledModel, start: FileBytes, pair: TrimmedAndFull, saves: bool, compact: bytes, *, keeps: bool
 ) -> tuple[TestScript, Pace, EquivalenceResult]:
     """A script that stays within finite numbers, and what it proves, where the trimmed library starts from `compact`,
     if that is not empty, and the full one from `start`; `keeps` asks for its results. Raises VerificationFailed
@@ -220,7 +221,7 @@ def default_toolchain(bench: LibraryBuilder) -> Toolchain:
     return find_toolchain().with_build_options(bench.toolchain.build_options)
 
 
-def starting_point(model: CompiledModel) -> bytes:
+def starting_point(model: CompiledModel) -> FileBytes:
     """The checkpoint a proof starts from: the model's own. One without parameters gets seeded ones, for with
     all of them zero too many kernels would have nothing to do."""
     checkpoint = select_graphs(model.artifacts, model.options.graphs).checkpoint

@@ -9,6 +9,7 @@ import numpy as np
 
 from minbuild.errors import VerificationFailed
 from minbuild.ir import ElementType
+from minbuild.ir.mapped import FileBytes
 from minbuild.ir.size_report import Stack
 from minbuild.verify.script import GRAPH_OF, Action, Results, TestScript
 
@@ -46,7 +47,7 @@ def encode(script: TestScript, garbage: int, watch: int = 0) -> bytes:
     return b"".join((head, *(_action(a, script) for a in script.actions)))
 
 
-def files_of(script: TestScript) -> dict[str, bytes]:
+def files_of(script: TestScript) -> dict[str, FileBytes]:
     """The checkpoints of `script`, as files that the runner reads beside it."""
     return {f"checkpoint.{number}": data for number, data in enumerate(script.checkpoints.values())}
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.errors import MinbuildError
+from minbuild.ir.mapped import FileBytes, dropping, write_bytes
 from minbuild.training.library import (
     EVAL,
     TRAIN,
@@ -65,7 +65,7 @@ class TestScript:
 
     sizes: tuple[int, ...]
     batches: Mapping[str, tuple[np.ndarray, ...]]
-    checkpoints: Mapping[str, bytes]
+    checkpoints: Mapping[str, FileBytes]
     actions: tuple[Action, ...]
 
 
@@ -160,8 +160,8 @@ def perform(
             arena = aligned_room(arena_size(library, plan, script.sizes))
             arena.fill(garbage)
             start = script.checkpoints[action.operand]
-            session = Session(library, plan, start, script.sizes, arena)
-            _release(start)
+            with dropping(start):  # frozen parameters come back where they are read
+                session = Session(library, plan, start, script.sizes, arena)
             continue
         assert session is not None
         if action.verb == "save":
@@ -171,13 +171,6 @@ def perform(
             if action.label:
                 results.add(name, array)
     return results.arrays, results.digests
-
-
-def _release(checkpoint: object) -> None:
-    """Pages of a mapped checkpoint leave the memory: frozen parameters come back where they are read."""
-    mapped = getattr(checkpoint, "_mmap", None)
-    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _act(session: Session, action: Action, script: TestScript) -> Iterator[tuple[str, np.ndarray]]:
@@ -245,7 +238,7 @@ def write_script(
     # Names in an archive must be plain, those of models are anything: so numbers here, names in the results.
     _save(folder / "arrays.npz", _arrays(script))
     for i, checkpoint in enumerate(script.checkpoints.values()):
-        (folder / _CHECKPOINT.format(i)).write_bytes(checkpoint)
+        write_bytes(folder / _CHECKPOINT.format(i), checkpoint)
 
 
 def read_script(folder: Path) -> tuple[TestScript, int, list[str] | None]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from minbuild import assets
 from minbuild.codegen.library_builder import BuiltLibrary
 from minbuild.errors import VerificationFailed
+from minbuild.ir.mapped import FileBytes
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import SCRATCH
 from minbuild.toolchain import Target, Toolchain, build_program, find_emulator, run_program
@@ -136,7 +137,7 @@ def _table(library: BuiltLibrary) -> dict[str, bytes]:
     return sources
 
 
-def _reply(program: bytes, target: Target, files: Mapping[str, bytes]) -> bytes:
+def _reply(program: bytes, target: Target, files: Mapping[str, FileBytes]) -> bytes:
     with scratch():
         ran = run_program(program, target=target, files=files)
     emulator = find_emulator(target)

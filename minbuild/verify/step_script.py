@@ -10,6 +10,7 @@ import numpy as np
 
 from minbuild.ir import ElementType, Kernel, Plan, Routine, Step
 from minbuild.ir.dims import evaluate
+from minbuild.ir.mapped import FileBytes
 from minbuild.ops.recurrent.loop_control import set_rounds_kernel, skip_round_kernel
 from minbuild.planning.compiled_model import CompiledModel
 from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch, smallest_sizes
@@ -64,7 +65,7 @@ class Trace:
         return b"".join(output.data for outputs in self.outputs for output in outputs)
 
 
-def step_script(model: CompiledModel, checkpoint: bytes, pace: Pace = PACES[0]) -> StepScript:
+def step_script(model: CompiledModel, checkpoint: FileBytes, pace: Pace = PACES[0]) -> StepScript:
     """Evaluation, training, training on another batch whose gradients add up, and an optimizer step after each: on
     the smallest batches of `model` with more than one sample where that is possible. The session starts from
     `checkpoint`, a file's bytes; `pace` scales batches and learning rate."""

@@ -17,6 +17,7 @@ import numpy as np
 from minbuild.errors import BadInput
 from minbuild.frontend.files import read_file
 from minbuild.ir import Program
+from minbuild.ir.mapped import FileBytes
 from minbuild.reference.synthetic_data import inputs_of, sizes_in
 from minbuild.verify.script import Action, TestScript
 
@@ -88,7 +89,7 @@ def _noise(meta: Mapping[str, Any]) -> Mapping[str, Any]:
     return noise | {"grad1_rel_max": max(noise.get("grad1_rel_max", 0.0), exact)}
 
 
-def reference_script(reference: Reference, program: Program, checkpoint: bytes) -> TestScript:
+def reference_script(reference: Reference, program: Program, checkpoint: FileBytes) -> TestScript:
     """The steps of the recording `reference`, and the first ones after its last checkpoint, for the inputs of
     `program`, started from `checkpoint`, a file's bytes. Raises BadInput when its batches do not fit the model."""
     inputs, arrays = inputs_of(program), reference.arrays

@@ -8,6 +8,8 @@
 unsigned char* host_read(const char* name, size_t* size);
 /* Bytes from host_read, which are not needed soon, may leave the memory until they are read. */
 void host_forget(void* data, size_t size);
+/* Bytes from host_read are read once, front to back, until host_forget: those that were read may leave the memory. */
+void host_pass(void* data, size_t size);
 /* The next bytes of the file `trace`. */
 void host_next(void* to, size_t size);
 /* Adds to the reply. */

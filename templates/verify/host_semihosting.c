@@ -125,6 +125,7 @@ int host_finish(void) { return 1; }
 void host_stop(void) { leave(0); }
 
 void host_forget(void* data, size_t size) { (void)data, (void)size; }
+void host_pass(void* data, size_t size) { (void)data, (void)size; }
 size_t host_page(void) { return 0; }
 void host_protect(void* start, size_t size, int writable, int (*caught)(const void* address)) {
   (void)start, (void)size, (void)writable, (void)caught;

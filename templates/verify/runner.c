@@ -138,6 +138,7 @@ static void create(const unsigned char* plan, size_t plan_size, int garbage, con
   options.symbols = sizes;
   options.symbol_count = count;
   options.threads = by_steps; /* watched steps run undivided; whole runs by as many threads as there are */
+  host_pass(checkpoint, size);
   must(created(plan, plan_size, checkpoint, size), "mb_create");
   host_forget(checkpoint, size);
   steps_watch(options.arena, arena_size);
