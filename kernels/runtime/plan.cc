@@ -3,6 +3,9 @@
 #include "runtime/expressions.h"
 
 namespace minbuild {
+#if MB_SHARED_NAMES
+constexpr uint32_t kMostNameBytes = 1 << 24;
+#endif
 
 const void* Session::at(uint32_t index, plan::VectorIndex vector) const {
   if (index < count[vector]) return data[vector] + index * size_t{plan::kStrides[vector]};
@@ -21,8 +24,40 @@ uint32_t Session::read() const {
   return ~uint32_t{0};
 }
 
+#if MB_SHARED_NAMES
+void Session::expand_names(char* to) {
+  const char *text = data[plan::kNames], *last = text + count[plan::kNames] - 1;  // a NUL
+  uint32_t at = 0, before = 0;  // bytes of all so far, and of the one before without its NUL
+  for (uint32_t n = count[plan::kParameters]; n != 0; --n) {
+    uint32_t shared = 0;
+    if (text < last) shared = static_cast<uint8_t>(*text++);
+    // One more than the bytes that it has from the one before it.
+    if (--shared > before || at > kMostNameBytes) {
+      damaged = true;
+      break;
+    }
+    const uint32_t length = length_of(text);
+    if (to != nullptr) {
+      copy_bytes(to + at, to + at - before - (at != 0), shared);
+      copy_bytes(to + at + shared, text, length + 1);
+    }
+    text += length + 1;
+    before = shared + length;
+    at += before + 1;
+  }
+  other_names = text;
+  name_bytes = at;
+}
+#endif
+
 const char* Session::name(uint32_t i) const {
   const char *text = data[plan::kNames], *last = text + count[plan::kNames] - 1;  // a NUL
+#if MB_SHARED_NAMES
+  text = other_names;
+  if (i < count[plan::kParameters])
+    text = reinterpret_cast<const char*>(values + value_count()), last = text + name_bytes;
+  else i -= count[plan::kParameters];
+#endif
   for (; i != 0 && text < last; --i) text += length_of(text) + 1;
   return text < last ? text : last;
 }
@@ -82,12 +117,17 @@ bool Session::read_plan(const void* bytes, size_t size) {
   good &= uint64_t{count[plan::kDefaults]} + constant_count <= expr_count;
   good &= uint64_t{count[plan::kParameters]} + count[plan::kPorts] <= count[plan::kTensors];
 #endif
-  return good && count[plan::kNames] > 0 && data[plan::kNames][count[plan::kNames] - 1] == 0 &&
+  good = good && count[plan::kNames] > 0 && data[plan::kNames][count[plan::kNames] - 1] == 0 &&
          count[plan::kDefaults] <= kMostSymbols && value_count() <= kMostExprs && arena < value_count() &&
          trained <= count[plan::kParameters] && count[plan::kMoments] < 8 &&
          (MB_WIDE == 0 || trainable_bytes < kMostPersistent) &&
          trainable_bytes * (kFirstMoment + uint64_t{count[plan::kMoments]}) + least <= persistent_bytes &&
          least >= sizeof(mb_progress) + draw_bytes && persistent_bytes < kMostPersistent;
+#if MB_SHARED_NAMES
+  if (good) expand_names(nullptr);
+  good &= !damaged;
+#endif
+  return good;
 }
 
 namespace {

@@ -13,9 +13,16 @@ namespace minbuild {
 #if !MB_COMPILED
 uintptr_t Session::place(uintptr_t memory) {
   region_count = bound(count[plan::kParameters]);
-  const Layout layout = layout_of(sizeof(Session), sizeof(Span), region_count, value_count(), sizeof(Size));
+  uint32_t words = value_count();
+#if MB_SHARED_NAMES
+  words += name_bytes / sizeof(Size) + 1;
+#endif
+  const Layout layout = layout_of(sizeof(Session), sizeof(Span), region_count, words, sizeof(Size));
   regions = reinterpret_cast<Span*>(memory + layout.regions);
   values = reinterpret_cast<Size*>(memory + layout.values);
+#if MB_SHARED_NAMES
+  if (memory != 0) expand_names(reinterpret_cast<char*>(values + value_count()));
+#endif
   memory += layout.persistent;
   progress = reinterpret_cast<mb_progress*>((memory + persistent_bytes - sizeof(mb_progress)) & ~uintptr_t{7});
   return memory;

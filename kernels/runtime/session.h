@@ -155,6 +155,10 @@ struct Session : mb_session {
 #if MB_THREADS > 1
   ThreadTeam team;
 #endif
+#if MB_SHARED_NAMES
+  const char* other_names;  // of the plan, behind those of parameters
+  uint32_t name_bytes;      // of the names of parameters, which are behind the values
+#endif
   char error_room[sizeof(mb_options::error)];
 #if MB_FUSED_UPDATES
   bool broken;  // by a step that failed after an update: until a checkpoint is loaded nothing runs
@@ -169,6 +173,10 @@ struct Session : mb_session {
 
   // Opens a plan; whether it is one.
   bool read_plan(const void* bytes, size_t size);
+#if MB_SHARED_NAMES
+  // Writes the names of parameters one after the other, or if `to` is null only counts their bytes.
+  void expand_names(char* to);
+#endif
   // The index comes first, as in all that ask for one vector: none has to move it.
   MB_NOINLINE const void* at(uint32_t index, plan::VectorIndex vector) const;
 #if MB_DENSE

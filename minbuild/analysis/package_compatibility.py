@@ -90,9 +90,10 @@ def missing_capabilities(model: CompiledModel, package: InstalledPackage) -> tup
         }
         same = all(model.artifacts.digests[name] == digest for name, digest in own.items())
         return () if own and same else (_ANOTHER.format(package.folder),)
-    for most in (1, 2):
-        if package.capabilities.plan & DENSE_VERSIONS[most]:
-            model = (with_dense_plans((model,), most) or (model,))[0]
+    mask = DENSE_VERSIONS[3] | DENSE_VERSIONS[4]
+    for form in (1, 2, 3, 4):
+        if package.capabilities.plan & mask == DENSE_VERSIONS[form]:
+            model = (with_dense_plans((model,), form) or (model,))[0]
     contents = contents_of((model,))
     needed = capabilities_of(contents)
     available, where = package.capabilities, str(package.folder)

@@ -130,13 +130,13 @@ def _plan_header(contents: LibraryContents, stamp: str) -> str:
 
 
 def _dense_plan_header(contents: LibraryContents, version: int, stamp: str) -> str:
-    small = contents.dense > 1
+    small = contents.dense % 2 == 0
     return render(
         "package/dense_plan.h.j2",
         stamp=stamp,
         version=version,
         versions=_LOOP_VERSIONS,
-        identifier=IDENTIFIERS[small].decode(),
+        identifier=IDENTIFIERS[contents.dense - 1].decode(),
         index="uint8_t" if small else "uint16_t",
         vectors=[{"name": n.capitalize(), "stride": stride(n, small)} for n in (*VECTORS, *COUNTED)],
         expressions=EXPRESSIONS,
@@ -203,7 +203,8 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
         panel_bytes=contents.panel_bytes,
         compact=int(contents.compact_checkpoints),
         wide=int(contents.wide),
-        dense=contents.dense,
+        dense=contents.dense and 2 - contents.dense % 2,
+        shared_names=int(contents.dense > 2),
         draws=int(contents.draws),
         fused_updates=int(contents.fused_updates),
         loss_scaling=_loss_scaling_keys(contents),

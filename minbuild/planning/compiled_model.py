@@ -26,6 +26,7 @@ from minbuild.planning.ram_budget import FittedPlan
 
 DEFAULT_LARGEST = 32  # of free dimensions
 BATCHES = (1, 8)  # smaller ones that a report tells of
+SHARED_NAMES_BYTES = 384  # of code that reads shared names: 190 to 374 on six targets
 UNNAMED = "trainer"  # a model whose files have no prefix
 
 
@@ -127,10 +128,17 @@ def replan(model: CompiledModel, operators: Registry) -> CompiledModel:
     )
 
 
-def with_dense_plans(models: Sequence[CompiledModel], most: int = 2) -> tuple[CompiledModel, ...] | None:
-    """`models` with plans in the dense encoding, all in one form, at `most` that of this number (`dense_form`); None
-    where a plan has too much for it, as one library reads plans of one encoding."""
-    for form in range(most, 0, -1):
+def with_dense_plans(models: Sequence[CompiledModel], most: int = 0) -> tuple[CompiledModel, ...] | None:
+    """`models` with plans in the dense encoding, all in one form: the least, where `most` is 0, otherwise that of this
+    number (`dense_form`) or with wider indices; None where a plan has too much for it, as one library reads plans of
+    one encoding."""
+    if not most:
+        whole, shared = with_dense_plans(models, 2), with_dense_plans(models, 4)
+        if whole is None or shared is None:
+            return whole
+        saved = sum(len(m.plan_bytes) for m in whole) - sum(len(m.plan_bytes) for m in shared)
+        return shared if saved > SHARED_NAMES_BYTES else whole
+    for form in (most, most - 1)[: 2 - most % 2]:
         plans = [
             encode_plan(m.plan, m.largest, is_wide(m.plan_bytes), m.options.kernel_names, dense=form)
             for m in models

@@ -20,13 +20,17 @@ and, where the library has texts, kernels. What a tensor is besides its place st
 bit: type (6 bits), 1 where it is its own size further back in every round of a loop, 1 where it is further on, region
 (3 bits), rank.
 
-Indices have 8 bits where nothing has more than 256 of them, otherwise 16; each has an identifier of its own.
+Indices have 8 bits where nothing has more than 256 of them, otherwise 16. Names stand there as they are, or those of
+parameters are shared: each stands behind a byte, one more than the bytes at its front that it has from the one before
+it, and without these. Each form has an identifier of its own.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import Any
 
 import numpy as np
@@ -51,7 +55,13 @@ SCALARS = (
     *("trainable_bytes", "persistent_bytes", "trained", "arena", "expr_count", "constant_count"),
     *("rollback_bytes", "fingerprint", "draw_bytes"),
 )
-IDENTIFIERS = {True: b"MBTB", False: b"MBTD"}  # of 8-bit and of 16-bit indices
+IDENTIFIERS = (
+    b"MBTD",
+    b"MBTB",
+    b"MBTP",
+    b"MBTS",
+)  # by form: 1 for 8-bit indices, and 2 more for shared names
+MOST_SHARED = 254  # bytes at the front of a name
 _HEAD = 8
 
 
@@ -87,10 +97,11 @@ class NumberReader:
 class DensePlan:
     """The parts of a file: `vectors` by the names in VECTORS, as arrays; `counts` by those in COUNTED; `scalars` by
     those in SCALARS; `stream` has the bytes between the numbers at the front and the vectors. Indices have 8 bits if
-    `small`."""
+    `small`; names are `shared` or as they are."""
 
     version: int
     small: bool
+    shared: bool
     vectors: dict[str, np.ndarray]
     counts: dict[str, int]
     scalars: dict[str, int]
@@ -101,7 +112,7 @@ class DensePlan:
         vectors = {n: np.asarray(v, dtype_of(n, self.small)) for n, v in self.vectors.items()}
         numbers = [len(vectors[n]) for n in VECTORS] + [self.counts[n] for n in COUNTED]
         numbers += [self.scalars[n] for n in SCALARS]
-        front = struct.pack("<I", self.version) + IDENTIFIERS[self.small]
+        front = struct.pack("<I", self.version) + IDENTIFIERS[self.small + 2 * self.shared]
         front += b"".join(map(varint, numbers)) + self.stream
         back = b"".join(vectors[n].tobytes() for n in reversed(VECTORS))
         return front + bytes(-(len(front) + len(back)) % 8) + back
@@ -109,9 +120,10 @@ class DensePlan:
     @staticmethod
     def decode(data: bytes) -> DensePlan:
         """The parts of a file. Raises ValueError for what is none."""
-        small = data[4:8] == IDENTIFIERS[True]
-        if len(data) < _HEAD or len(data) % 8 or data[4:8] not in IDENTIFIERS.values():
+        if len(data) < _HEAD or len(data) % 8 or data[4:8] not in IDENTIFIERS:
             raise ValueError("no dense plan, or one that is cut off")
+        form = IDENTIFIERS.index(data[4:8])
+        small, shared = form % 2 == 1, form > 1
         reader = NumberReader(data, _HEAD, budget=len(data))
         counts = {n: reader.number() for n in (*VECTORS, *COUNTED)}
         scalars = {n: reader.number() for n in SCALARS}
@@ -129,11 +141,36 @@ class DensePlan:
         return DensePlan(
             version,
             small,
+            shared,
             vectors,
             counts={n: counts[n] for n in COUNTED},
             scalars=scalars,
             stream=data[reader.at : end],
         )
+
+
+def share_names(texts: Sequence[bytes], parameters: int) -> bytes:
+    """`texts` with the bytes at the front of each of the first `parameters` that it has from the one before it as
+    their number."""
+    pool, before = bytearray(), b""
+    for text in texts[:parameters]:
+        same = len(commonprefix((before, text[:MOST_SHARED])))
+        pool += bytes([same + 1]) + text[same:] + b"\0"
+        before = text
+    return bytes(pool) + b"".join(text + b"\0" for text in texts[parameters:])
+
+
+def whole_names(pool: bytes, parameters: int) -> bytes:
+    """The inverse of `share_names`. Raises ValueError for a pool that is none."""
+    texts, at, before = bytearray(), 0, b""
+    for _ in range(parameters):
+        end = pool.find(0, at + 1)
+        if at >= len(pool) - 1 or not 0 < pool[at] <= len(before) + 1 or end < 0:
+            raise ValueError(f"byte {at} of the names is not where one may start; the plan is damaged")
+        before = before[: pool[at] - 1] + pool[at + 1 : end]
+        texts += before + b"\0"
+        at = end + 1
+    return bytes(texts) + pool[at:] or b"\0"
 
 
 def dtype_of(vector: str, small: bool) -> Any:

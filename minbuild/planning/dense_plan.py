@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir.plan import LONGEST_COUNTED
-from minbuild.planning.dense_file import COUNTED, SCALARS, DensePlan, NumberReader, dtype_of, varint
+from minbuild.planning.dense_file import (
+    COUNTED,
+    SCALARS,
+    DensePlan,
+    NumberReader,
+    dtype_of,
+    share_names,
+    varint,
+    whole_names,
+)
 from minbuild.planning.overlapping import overlapping
 
 _CONSTANT, _SYMBOL, _FIRST_OPERATION = 0, 1, 2  # operators of expressions
@@ -25,9 +34,12 @@ def _zigzag(number: int) -> int:
 # ----------------------------------------------------------------------------------------------------- encode
 
 
-def dense_plan(tables: Tables, counts: Sequence[tuple[int, int]], small: bool) -> bytes | None:
-    """A plan, its `tables` as lists of tuples, in the dense encoding, with indices of 8 bits if `small`; None for one
-    that has too much of something for it. `counts` are the numbers of arguments and parameters of its kernels."""
+def dense_plan(
+    tables: Tables, counts: Sequence[tuple[int, int]], small: bool, shared: bool = False
+) -> bytes | None:
+    """A plan, its `tables` as lists of tuples, in the dense encoding, with indices of 8 bits if `small`, and with
+    `shared` names; None for one that has too much of something for it. `counts` are the numbers of arguments and
+    parameters of its kernels."""
     exprs = _encode_exprs(tables["exprs"], len(tables["symbols"]))
     if exprs is None:
         return None
@@ -54,7 +66,7 @@ def dense_plan(tables: Tables, counts: Sequence[tuple[int, int]], small: bool) -
         "shapes": placed.words,
         "heads": list(placed.heads),
         "orders": [] if orders == list(range(len(orders))) else orders,
-        "names": np.frombuffer(_names(tables), np.uint8),
+        "names": np.frombuffer(_names(tables, shared), np.uint8),
     }
     most = 0xFF if small else 0xFFFF
     numbers = [exprs.count - 1, *placed.words, *vectors["orders"], *(n for r in records for n in r)]
@@ -64,6 +76,7 @@ def dense_plan(tables: Tables, counts: Sequence[tuple[int, int]], small: bool) -
     return DensePlan(
         tables["version"],
         small,
+        shared,
         {name: _array(value, dtype_of(name, small)) for name, value in vectors.items()},
         counts={name: len(tables[name]) for name in COUNTED},
         scalars={name: tables[name] for name in SCALARS if name in tables}
@@ -77,13 +90,15 @@ def _array(values: Any, dtype: Any) -> np.ndarray:
     return values if isinstance(values, np.ndarray) else np.array(values, dtype)
 
 
-def _names(tables: Tables) -> bytes:
+def _names(tables: Tables, shared: bool) -> bytes:
     pool = tables["names"]
     ats = [row[0] for name in ("parameters", "ports") for row in tables[name]]
     ats += [*tables["moments"], *tables["symbols"], *(at for _, at in tables["kernels"])]
     texts = [pool[at : pool.index(0, at)] for at in ats]
     while texts and not texts[-1]:
         texts.pop()  # without names of kernels
+    if shared:
+        return share_names(texts, len(tables["parameters"])) or b"\0"
     return b"".join(text + b"\0" for text in texts) or b"\0"
 
 
@@ -239,7 +254,8 @@ def plain_tables(data: bytes) -> dict[str, Any]:
                 newest += below == 0
             if loop:
                 code.number(), code.number()
-    names = _Places(vectors["names"].tobytes())
+    pool = vectors["names"].tobytes()
+    names = _Places(whole_names(pool, dense.counts["parameters"]) if dense.shared else pool)
     orders = vectors["orders"].tolist() or range(dense.counts["parameters"])
     plain = {
         **{n: v for n, v in scalars.items() if n not in ("expr_count", "constant_count")},

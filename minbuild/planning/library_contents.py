@@ -43,7 +43,9 @@ class LibraryContents:
     )
     draws: bool = True  # nodes with a seed, which count their random draws
     wide: bool = False  # plans with 64-bit sizes and 32-bit indices
-    dense: int = 0  # plans in the dense encoding: with 16-bit indices, 2 with 8-bit ones
+    dense: int = (
+        0  # plans in the dense encoding: with 16-bit indices, 2 with 8-bit ones, 2 more with shared names
+    )
     digest: str = ""  # of the model it was made for
     components: frozenset[str] = frozenset()  # of COMPONENTS
     error_messages: bool = True  # errors in words; else codes, which `minbuild explain` tells the words of

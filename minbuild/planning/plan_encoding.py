@@ -34,7 +34,8 @@ _MOST_ENTRIES = 0xFFFF  # of a table of a narrow plan, which has 16-bit indices
 MOST_PERSISTENT = 0x70000000 - 1  # bytes that a narrow plan counts
 _IDENTIFIERS = {False: "MBTR", True: "MBTW"}
 FROM_START = 255  # as the number of steps of a loop: all from the first one of the graph on
-DENSE_VERSIONS = (0, 1 << 18, 1 << 23)  # as below, by `dense_form`
+# As below, by `dense_form`.
+DENSE_VERSIONS = (0, 1 << 18, 1 << 23, 1 << 24 | 1 << 18, 1 << 24 | 1 << 23)
 WIDE_VERSION = 1 << 16  # added to the version of wide plans where one number stands for both
 FUSED_VERSION = 1 << 17  # added to the version of plans whose training steps update parameters
 # Added to the version of plans with loops, with loops that begin with the last sample, with loops whose rounds kernels
@@ -62,8 +63,9 @@ def is_dense(plan: bytes) -> bool:
 
 
 def dense_form(plan: bytes) -> int:
-    """2 if the bytes are those of a dense plan with 8-bit indices, 1 with 16-bit ones, 0 for others."""
-    return {_DENSE_IDENTIFIERS[True]: 2, _DENSE_IDENTIFIERS[False]: 1}.get(plan[4:8], 0)
+    """2 if the bytes are those of a dense plan with 8-bit indices, 1 with 16-bit ones, 0 for others; 2 more where it
+    shares names."""
+    return _DENSE_IDENTIFIERS.index(plan[4:8]) + 1 if plan[4:8] in _DENSE_IDENTIFIERS else 0
 
 
 def is_wide(plan: bytes) -> bool:
@@ -224,13 +226,13 @@ def encode_plan(
 ) -> bytes:
     """The bytes a device reads. `largest` gives each free dimension the size its arena is made for by default. The
     plan is wide where it must be or where `wide` asks for it. `plan` is what `build_plan` made; only errors in words
-    need `kernel_names`. It is dense if `dense` is not 0 and nothing is too much for that encoding: with indices of 8
-    bits where 2 is asked for and they have enough, otherwise of 16."""
+    need `kernel_names`. It is dense if `dense`, a form as of `dense_form`, is not 0 and nothing is too much for that
+    encoding: with indices of 8 bits where these are asked for and have enough, otherwise of 16."""
     if not wide and plan.persistent_bytes <= MOST_PERSISTENT:
         value = _tables_of(plan, largest, False, kernel_names)
         counts = [(len(k.args), k.params) for k in plan.kernels]
-        for small in (True, False)[2 - dense :] if dense else ():
-            found = dense_plan(value, counts, small)
+        for small in (True, False)[dense % 2 :] if dense else ():
+            found = dense_plan(value, counts, small, shared=dense > 2)
             if found is not None:
                 return found
         if all(len(value[name]) <= _MOST_ENTRIES for name in _INDEXED):

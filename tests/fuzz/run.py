@@ -165,9 +165,9 @@ def main() -> int:
     parser.add_argument(
         "--dense",
         type=int,
-        choices=(1, 2),
+        choices=(1, 2, 3, 4),
         default=0,
-        help="the trainer reads dense plans, 2: with 8-bit indices",
+        help="the trainer reads dense plans, 2 and 4: with 8-bit indices, from 3 on: with shared names",
     )
     parser.add_argument("--keep", type=Path, help="folder for programs, corpora and findings")
     parser.add_argument("--clang", default="clang++")

@@ -16,7 +16,7 @@ from commands import Command, command_fixture  # noqa: F401  the fixture `minbui
 
 from minbuild.ir import ElementType, PlanTensor
 from minbuild.planning.compile import compile_model
-from minbuild.planning.compiled_model import CompiledModel, with_dense_plans
+from minbuild.planning.compiled_model import SHARED_NAMES_BYTES, CompiledModel, with_dense_plans
 from minbuild.planning.dense_file import DensePlan
 from minbuild.planning.plan import PERSISTENT
 from minbuild.planning.plan_encoding import EXPRESSIONS, decode_plan, dense_form, encode_plan, is_dense
@@ -69,7 +69,7 @@ def meaning(plan: bytes, model: CompiledModel) -> Any:
 @pytest.mark.parametrize("folder", folders(), ids=lambda f: f.name)
 def test_a_dense_plan_says_what_the_plain_one_says_in_fewer_bytes(folder: Path) -> None:
     model = compile_model(folder, {}, {})
-    for form in (1, 2):
+    for form in (1, 2, 3, 4):
         dense = with_dense_plans((model,), form)
         assert dense is not None
         plan = dense[0].plan_bytes
@@ -107,10 +107,12 @@ def trained(built: Trainer, name: str) -> list[bytes]:
         found += [a.tobytes() for a in session.run(TRAIN, case.batch(step % 2))]
         session.optimizer_step()
         found.append(persistent(session, built))
+    found.append(session.checkpoint(True))
+    session.load(found[-1])
     return [*found, *(a.tobytes() for a in session.run(EVAL, case.eval_batch()))]
 
 
-@pytest.mark.parametrize("form", [1, 2])
+@pytest.mark.parametrize("form", [1, 2, 3, 4])
 @pytest.mark.parametrize("name", ["dense", "conv", "residual"])  # the last with loops
 def test_it_trains_with_the_same_bits(name: str, form: int) -> None:
     plain, dense = trainer(GOLDEN / name), trainer(GOLDEN / name, dense=form)
@@ -119,7 +121,7 @@ def test_it_trains_with_the_same_bits(name: str, form: int) -> None:
 
 
 def test_a_library_reads_plans_of_one_encoding() -> None:
-    built = [trainer(GOLDEN / "dense", dense=form) for form in range(3)]
+    built = [trainer(GOLDEN / "dense", dense=form) for form in range(5)]
     for library, plan in itertools.permutations(built, 2):
         with pytest.raises(TrainerError):
             Session(library.library, plan.data, load(GOLDEN / "dense").checkpoint)
@@ -192,6 +194,61 @@ def test_damage_is_refused(change: Change) -> None:
         session.optimizer_step()
 
 
+def test_names_are_shared_where_that_saves_more_than_it_takes() -> None:
+    few = many = compile_model(GOLDEN / "dense", {}, {})
+    parameters = tuple(
+        replace(p, name=f"a/folder/of/a/model/layers.{i}/{p.name}")
+        for i in range(30)
+        for p in many.plan.parameters
+    )
+    many = replace(many, plan=replace(many.plan, parameters=parameters))
+    for model, form in ((few, 2), (many, 4)):
+        dense = with_dense_plans([model])
+        assert dense is not None and dense_form(dense[0].plan_bytes) == form
+    whole, shared = with_dense_plans([many], 2), with_dense_plans([many], 4)
+    assert whole is not None and shared is not None
+    assert len(shared[0].plan_bytes) < len(whole[0].plan_bytes) - SHARED_NAMES_BYTES
+    assert meaning(shared[0].plan_bytes, many) == meaning(whole[0].plan_bytes, many)
+
+
+def _names(change: Callable[[bytearray], None]) -> bytes:
+    plan = DensePlan.decode(trainer(GOLDEN / "dense", dense=4).data)
+    names = bytearray(plan.vectors["names"].tobytes())
+    change(names)
+    plan.vectors["names"] = np.frombuffer(bytes(names), np.uint8)
+    return plan.encode()
+
+
+def test_names_that_share_more_than_there_is_are_refused() -> None:
+    """The first name shares nothing, and no later one more than the bytes of the one before it; a name that starts
+    with a byte of 0, or is not there, is none."""
+    built, case = trainer(GOLDEN / "dense", dense=4), load(GOLDEN / "dense")
+    same = _names(lambda names: None)
+    assert same == built.data
+    second = DensePlan.decode(same).vectors["names"].tobytes().index(0) + 1
+
+    def put(at: int, value: int) -> Callable[[bytearray], None]:
+        return lambda names: names.__setitem__(at, value)
+
+    def cut(names: bytearray) -> None:
+        del names[second:]
+
+    for change in (
+        put(0, 2),
+        put(0, 0),
+        put(0, 255),
+        put(second, second),
+        put(second, 0),
+        put(second, 255),
+        cut,
+    ):
+        damaged = _names(change)
+        with pytest.raises(TrainerError, match="plan"):
+            Session(built.library, damaged, case.checkpoint)
+        with pytest.raises(ValueError):
+            decode_plan(damaged)
+
+
 @pytest.mark.parametrize("end", [b"\xff" * 8, b"\xff" * 64])
 def test_a_number_without_an_end_is_refused(end: bytes) -> None:
     built = trainer(GOLDEN / "dense", dense=2)
@@ -199,7 +256,7 @@ def test_a_number_without_an_end_is_refused(end: bytes) -> None:
         Session(built.library, built.data[:8] + end, load(GOLDEN / "dense").checkpoint)
 
 
-@pytest.mark.parametrize("form", [1, 2])
+@pytest.mark.parametrize("form", [1, 2, 3, 4])
 def test_damaged_files_are_value_errors_for_programs(form: int) -> None:
     whole = trainer(GOLDEN / "conv", dense=form).data
     random, refused = np.random.default_rng(1), 0

@@ -1,12 +1,12 @@
 """Trains every case with the address and undefined-behaviour sanitizers of g++, from C as a device would.
 
-    python tests/slow/sanitizers.py [--threads] [--dense 1|2] [NAME...]
+    python tests/slow/sanitizers.py [--threads] [--dense 1|2|3|4] [NAME...]
 
 The sources of each trimmed trainer and a driver that evaluates, trains and updates three times, saves and
 loads are built with g++ into one program. "packed" and "recurrent" are models of real size beside the artifact sets,
 for packed products, convolutions and recurrent layers; "quantized-..." have weights in four and eight bits. --threads:
-libraries with four threads, and the thread sanitizer instead. --dense: with dense plans, 2: with 8-bit indices. Ends
-with 1 if any program reports anything.
+libraries with four threads, and the thread sanitizer instead. --dense: with dense plans, 2 and 4: with 8-bit
+indices, from 3 on: with shared names. Ends with 1 if any program reports anything.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--threads", action="store_true")
-    parser.add_argument("--dense", type=int, choices=(1, 2), default=0)
+    parser.add_argument("--dense", type=int, choices=(1, 2, 3, 4), default=0)
     parser.add_argument("names", nargs="*", metavar="NAME")
     given = parser.parse_args()
     chosen, threads = given.names, 4 if given.threads else 1

@@ -49,7 +49,11 @@ THREADED = ("aarch64-linux-musl", "riscv64-linux-musl", "x86_64-windows", "wasm3
 MATRIX += [("threads", target) for target in THREADED]
 MATRIX += [(case, "x86_64-windows") for case in ("mlp", "lenet")]
 # Dense plans, with 8-bit indices and with 16-bit ones.
-DENSE = {"artifacts, dense": 2, "artifacts, dense with wide indices": 1}
+DENSE = {
+    "artifacts, dense": 2,
+    "artifacts, dense with wide indices": 1,
+    "artifacts, dense with shared names": 4,
+}
 MATRIX += [(case, target) for case in DENSE for target in ("wasm32", "arm-linux-musleabihf", "cortex-m4f")]
 
 
