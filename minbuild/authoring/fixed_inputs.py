@@ -1,5 +1,5 @@
-"""Inputs that a recipe fixes to one whole number, such as the sampling rate that a model branches on, and the branches
-that follow from them."""
+"""Inputs that a recipe fixes to one number, such as the sampling rate that a model branches on or the limit of a mask,
+and the branches that follow from them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CONDITIONS = frozenset(
 def with_fixed_inputs(model: Source, recipe: Recipe) -> tuple[Source, Recipe]:
     """The model with the inputs among `recipe.sizes` as constants, and the recipe without these."""
     graph = model.graph
-    fixed = {n: recipe.sizes[n] for n, t in graph.inputs.items() if n in recipe.sizes and is_whole_number(t)}
+    fixed = {n: recipe.sizes[n] for n, t in graph.inputs.items() if n in recipe.sizes and is_single_number(t)}
     if not fixed:
         return model, recipe
     constants = {
@@ -36,9 +36,10 @@ def with_fixed_inputs(model: Source, recipe: Recipe) -> tuple[Source, Recipe]:
     return replace(model, graph=graph), replace(recipe, sizes=sizes)
 
 
-def is_whole_number(tensor: TensorType) -> bool:
-    """True for the type of a single whole number."""
-    return not tensor.element.is_real and tensor.shape is not None and all(d == 1 for d in tensor.shape)
+def is_single_number(tensor: TensorType) -> bool:
+    """True for the type of a single number: of any whole number, and of a real number without dimensions."""
+    shape = tensor.shape
+    return shape == () or (not tensor.element.is_real and shape is not None and all(d == 1 for d in shape))
 
 
 class _Known:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from minbuild.authoring.autodiff.gradient_operator import without_gradient_nodes
-from minbuild.authoring.fixed_inputs import is_whole_number, with_fixed_inputs, with_known_branches
+from minbuild.authoring.fixed_inputs import is_single_number, with_fixed_inputs, with_known_branches
 from minbuild.authoring.lora import with_adapters
 from minbuild.authoring.loss_graph import with_loss
 from minbuild.authoring.masked_selection import with_fixed_selections
@@ -174,7 +174,7 @@ def free_dimensions(graph: Graph) -> tuple[str, ...]:
 
 def _unknown_sizes(model: Source, recipe: Recipe) -> Iterator[str]:
     """Sizes given to dimensions that no input has."""
-    whole = (n for n, t in model.graph.inputs.items() if is_whole_number(t))
+    whole = (n for n, t in model.graph.inputs.items() if is_single_number(t))
     free = (*free_dimensions(model.graph), *whole)
     for name in recipe.sizes:
         if name not in free:

@@ -155,7 +155,7 @@ def artifacts(
         typer.Option(
             "--dim",
             metavar=SIZES,
-            help="Fix a free dimension of the model's inputs, such as seq=128, or an input that is one whole number, "
+            help="Fix a free dimension of the model's inputs, such as seq=128, or an input that is one number, "
             "such as sr=16000. Repeatable.",
             rich_help_panel=_FILES,
         ),

@@ -1,4 +1,4 @@
-"""Inputs of one whole number that are fixed, and the branches of a model that follow from them."""
+"""Inputs of one number that are fixed, and the branches of a model that follow from them."""
 
 from __future__ import annotations
 
@@ -76,3 +76,28 @@ def test_weights_in_both_branches_train_where_the_condition_depends_on_data():
 def test_a_name_that_is_neither_a_dimension_nor_a_whole_number_is_refused():
     with pytest.raises(BadInput, match=r"--dim rates=16000: .*no such free dimension.*rate"):
         artifacts_of(source_of(4), recipe_of(rates=16000), registry())
+
+
+LIMIT = """
+    <ir_version: 8, opset_import: ["" : 17]>
+    m (float[n,4] x, float limit) => (float[n,1] y) <float[4,1] w = {1, 2, 3, 4}> {
+        low = Less (x, limit)
+        zero = Sub (x, x)
+        kept = Where (low, x, zero)
+        y = MatMul (kept, w)
+    }"""
+
+
+def test_a_real_number_is_fixed_by_the_name_of_its_input():
+    model = onnx.parser.parse_model(LIMIT)
+    graph = read_graph(model.SerializeToString(), Path("model.onnx"))
+    made = artifacts_of(Source(graph, 17, Path("model.onnx")), recipe_of(limit=0), registry())
+    assert "limit" not in made.training.inputs
+    target = np.ones((2, 1), np.float32)
+    wanted = np.where(X < 0, X, 0).astype(np.float64) @ [[1], [2], [3], [4]]
+    assert float(ReferenceTrainer(made).train_step(X, target)[0]) == pytest.approx(((wanted - 1) ** 2).mean())
+
+
+def test_inputs_of_several_real_numbers_are_not_fixed():
+    with pytest.raises(BadInput, match="no such free dimension"):
+        artifacts_of(source_of(4), recipe_of(x=1), registry())
