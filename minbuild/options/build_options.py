@@ -24,7 +24,7 @@ UNLIMITED, NONE = "unlimited", "none"  # the former of ram and lowering_time, th
 ORT, COMPACT = "ort", "compact"  # of initial_checkpoint
 SAME, ANY = "same", "any"  # of accept_checkpoint
 INTERPRETED, COMPILED = "interpreted", "compiled"  # of flavor, or auto
-PLAIN, DENSE = "plain", "dense"  # of plan_encoding, or auto
+PLAIN, DENSE, LOOPS = "plain", "dense", "loops"  # of plan_encoding, or auto
 GRADIENTS, LOSS, ALL = "gradients", "loss", "all"  # of finite_checks; the last of loop_variants, too
 DIRECT, LEAST = "direct", "least"  # of lowerings, and the latter of step_calls
 TABLES = "tables"  # of step_calls
@@ -71,9 +71,10 @@ class BuildOptions:
         smallest=AUTO,
     )
     plan_encoding: str = choice(
-        (PLAIN, DENSE, AUTO),
+        (LOOPS, PLAIN, DENSE, AUTO),
         "encoding of plans that the library reads: tables (plain), streams of numbers that are decoded where they are "
-        "used (dense), or what is smaller together with the library (auto)",
+        "used (dense), what is smaller together with the library (auto), or that for plans of loops over time of more "
+        "than 4 KB as tables, and tables for others (loops)",
         SOURCES,
         smallest=AUTO,
     )
