@@ -60,6 +60,7 @@ HEAD = (
 HEAD = (*HEAD, "library", "result")
 GOAL = 0.95
 DRAWS = 3
+RESIZES = ("Resize", "ResizeGrad", "Upsample")
 MOST_SECONDS = 900  # of one command
 
 
@@ -106,6 +107,8 @@ def main() -> int:
                 _try(row, Path(folder), Path(python), options.run)
             except (Refused, TrainerError) as error:
                 row.result = str(error)
+            except Exception as error:  # noqa: BLE001  one model must not hide the others
+                row.result = f"{type(error).__name__}: {error}"
         rows.append(row)
         stored.parent.mkdir(parents=True, exist_ok=True)
         stored.write_text(json.dumps({k: v for k, v in vars(row).items() if k != "found"}))
@@ -329,7 +332,9 @@ def _computed(
     artifacts, losses, long, first = load_artifacts(made), [], {}, None
     if seed is not None:
         graph = artifacts.training
-        graph = replace(graph, initializers=_nudged(dict(graph.initializers), seed))
+        scales = {name for node in graph.nodes if node.op_type in RESIZES for name in node.inputs[1:]}
+        moved = {n: a for n, a in graph.initializers.items() if n not in scales}  # scales make sizes
+        graph = replace(graph, initializers={**graph.initializers, **_nudged(moved, seed)})
         artifacts = replace(artifacts, training=graph)
     names = user_inputs(artifacts.training, {p.name for p in artifacts.checkpoint.parameters})
     feeds = [batch[f"in/{n}"] if f"in/{n}" in batch else batch["target"] for n in names]

