@@ -147,6 +147,8 @@ def batch_slices(
     sizes that are `fixed`. Raises Unsupported where samples depend on each other, naming the operator."""
     graph = artifacts.training
     batch = _batch_of(artifacts)
+    if fixed.get(batch) == 1:
+        raise Unsupported(["it has one sample"])
     free = lower(artifacts, registry, {name: size for name, size in fixed.items() if name != batch})
     if not any(node.title == _ACCUMULATOR for node in graph.nodes):
         raise Unsupported(["the training graph updates parameters itself, and slices would see updated ones"])

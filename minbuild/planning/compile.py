@@ -105,8 +105,8 @@ def compile_artifacts(
             threads = 1  # every thread has scratch memory of its own
             plan = build_plan(optimized, operators, threads, packs=options.packs)
 
-        def build(each: Program) -> Plan:
-            return build_plan(each, operators, threads, packs=options.packs)
+        def build(each: Program, search: bool = True) -> Plan:
+            return build_plan(each, operators, threads, packs=options.packs, search=search)
 
         def slicing() -> BatchSlices:
             if options.updates.fused or options.checks_loss:

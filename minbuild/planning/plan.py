@@ -45,6 +45,7 @@ class _Builder:
     registry: Registry
     threads: int  # that may work on a call
     packs: bool  # kernels that pack may be chosen
+    search: bool  # for a smaller arena than that of the best packing
     tensors: dict[PlanTensor, int] = field(default_factory=dict)
     kernels: dict[Kernel, int] = field(default_factory=dict)
     features: set[str] = field(default_factory=set)
@@ -145,11 +146,13 @@ class _Builder:
         return self.kernels.setdefault(kernel, len(self.kernels))
 
 
-def build_plan(program: Program, registry: Registry, threads: int = 1, packs: bool = True) -> Plan:
+def build_plan(
+    program: Program, registry: Registry, threads: int = 1, packs: bool = True, search: bool = True
+) -> Plan:
     """The plan of a program whose passes are done, with scratch memory for as many `threads`; unless it `packs`, with
-    one kernel for products of any size. `program` is lowered and optimised, `registry` has the kernels. Raises
-    Unsupported where no kernel serves."""
-    builder = _Builder(program, registry, threads, packs)
+    one kernel for products of any size; unless it may `search`, with the first good layout of the arena. `program` is
+    lowered and optimised, `registry` has the kernels. Raises Unsupported where no kernel serves."""
+    builder = _Builder(program, registry, threads, packs, search)
     builder.lay_out_persistent()
     routines = tuple(_routine(builder, p) for p in program.procedures)
     parameters = tuple(
@@ -274,7 +277,7 @@ def _laid_out(
 ) -> tuple[Buffer, ...]:
     """The procedure's buffers in placement order, checked."""
     assignments = [dict.fromkeys(builder.program.symbols, size) for size in PLANNED_SIZES]
-    ordered = order_buffers(buffers_of(procedure, selections, loops), assignments)
+    ordered = order_buffers(buffers_of(procedure, selections, loops), assignments, builder.search)
     accesses = accesses_of(procedure, selections)
     for assignment in assignments:
         solution = solution_of(ordered, buffer_sizes(ordered, assignment))

@@ -3,7 +3,7 @@
 A batch in slices is tried first, as its price is small: larger slices before smaller ones. Where slices do not suffice,
 or samples depend on each other, calls of the forward pass run again. The passes know live bytes before batch tiling,
 sharing of storage and the arena's layout; the plan knows the bytes that the device takes. So the passes are run with a
-limit, the plan is measured, and the limit is corrected.
+limit, the plan is measured, and the limit is corrected. A layout is searched for where it may decide only.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from minbuild.passes.rewrite.checkpointing import TRAIN, checkpointing, loops_ov
 from minbuild.passes.rewrite.rematerialization import AGAIN
 from minbuild.planning.arena.peak_memory import arena_peak
 from minbuild.planning.batch_slices import BatchSlices, SlicedStep
+from minbuild.planning.plan import peak_bytes
 
-_CORRECTIONS = 4  # of a limit that a plan exceeds
+_CORRECTIONS = 6  # of a limit that a plan exceeds
+_DESCENTS = 4  # of limits below the one that nothing fits
 _SMALLER = 0.9  # of what a limit reached that nothing fits: the limit that is tried next
 
-Build = Callable[[Program], Plan]
+Build = Callable[[Program, bool], Plan]  # False: the layout of the arena is not searched for
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +86,11 @@ def fit(
     """The plan of `lowered` that takes at most `budget` bytes in little time; None where one without a budget does.
 
     `registry` has the operators, `sizes` those of the free dimensions, and `build` makes the plan of an optimised
-    program. `slicing` says how the batch can be in slices, or raises Unsupported with the reason why not; `fused` gives
-    the bytes of RAM with updates inside of the training step, for the message. Raises OverBudget with the least that
-    was found."""
+    program, with the smallest arena or soon. `slicing` says how the batch can be in slices, or raises Unsupported with
+    the reason why not; `fused` gives the bytes of RAM with updates inside of the training step, for the message. Raises
+    OverBudget with the least that was found."""
     free = optimize(lowered, registry)
-    before = build(free)
+    before = build(free, True)
     if ram_of(before, sizes) <= budget:
         return None
     if not any(p.name == TRAIN for p in lowered.procedures):
@@ -117,9 +119,11 @@ class _Search:
     slices: SlicedStep | None = None  # the smallest that are possible
     unsliced: str = ""
     smallest: int = field(init=False)  # bytes of RAM
+    seconds: float = field(init=False)  # of a training step without a budget, by estimate
 
     def __post_init__(self) -> None:
         self.smallest = ram_of(self.before, self.sizes)
+        self.seconds = seconds_of(_training(self.free), self.registry, self.sizes)
 
     def sliced(self, slicing: Callable[[], BatchSlices]) -> FittedPlan | None:
         """The plan with the largest slices that fits."""
@@ -143,10 +147,10 @@ class _Search:
         for tiled in (False, True) if self.slices is None else (False,):
             target = limit = self.budget - self.before.persistent_bytes
             for _ in range(_CORRECTIONS if target > 0 else 0):
-                found = self.fitted(self.slices, limit, tiled=tiled)
-                arena = found.ram - found.plan.persistent_bytes
+                found = self.fitted(self.slices, limit, tiled=tiled, below=self.budget + 1)
                 if found.ram <= self.budget:
                     return found
+                arena = found.ram - found.plan.persistent_bytes
                 if arena > 1.25 * target:
                     break  # the passes found nothing near it
                 limit = min(limit - 1, limit * target // arena)
@@ -160,29 +164,37 @@ class _Search:
         tiled = self.slices is None
         least = self.fitted(self.slices, 1, tiled=tiled)
         if tiled:
-            least = min(least, self.fitted(self.slices, 1), key=lambda each: each.ram)
-        for _ in range(_CORRECTIONS):
+            least = min(least, self.fitted(self.slices, 1, below=least.ram), key=lambda each: each.ram)
+        for _ in range(_DESCENTS):
             limit = int(_SMALLER * (least.ram - self.before.persistent_bytes))
-            below = self.fitted(self.slices, limit, tiled=tiled)
-            if below.ram >= least.ram:
+            found = self.fitted(self.slices, limit, tiled=tiled, below=least.ram)
+            if found.ram >= least.ram:
                 break
-            least = below
+            least = found
         return least
 
-    def fitted(self, slices: SlicedStep | None, limit: int | None, *, tiled: bool = False) -> FittedPlan:
-        """The plan of this choice, and its price."""
+    def fitted(
+        self, slices: SlicedStep | None, limit: int | None, *, tiled: bool = False, below: int | None = None
+    ) -> FittedPlan:
+        """The plan of this choice, and its price. Where no layout takes fewer bytes than `below`, the `ram` of the plan
+        is what every layout takes at least."""
         program = _optimized(self.lowered, self.registry, self.sizes, slices, limit, tiled=tiled)
-        plan = self.build(program)
-        old, new = _training(self.free), _training(program)
+        ram = 0
+        if below is not None:
+            plan = self.build(program, False)
+            ram = plan.persistent_bytes + peak_bytes(plan, self.sizes)[1]
+        if below is None or ram < below:
+            plan = self.build(program, True)
+            ram = ram_of(plan, self.sizes)
+        new = _training(program)
         price = seconds_of(new, self.registry, self.sizes)
-        ram = ram_of(plan, self.sizes)
         return FittedPlan(
             program,
             plan,
             limit=limit,
             ram=ram,
             before=ram_of(self.before, self.sizes),
-            added_time=price / seconds_of(old, self.registry, self.sizes) - 1,
+            added_time=price / self.seconds - 1,
             repeated=0 if limit is None else _repeated(new),
             slices=slices,
             unsliced=self.unsliced,

@@ -11,7 +11,8 @@ from places import GOLDEN
 from minbuild.ir import Procedure
 from minbuild.ops import registry
 from minbuild.passes.analysis.checkpoints import choose_checkpoints
-from minbuild.passes.analysis.recomputation import Checkpoints, Recomputation
+from minbuild.passes.analysis.recomputation import Recomputation
+from minbuild.passes.analysis.repetition import Checkpoints
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import PASSES
 from minbuild.passes.rewrite.checkpointing import checkpoint, repeat_inexpensive

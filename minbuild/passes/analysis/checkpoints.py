@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import accumulate
 
-from minbuild.passes.analysis.recomputation import Checkpoints, Outcome, Recomputation
+from minbuild.passes.analysis.recomputation import Recomputation
+from minbuild.passes.analysis.repetition import Checkpoints, Outcome
 
 _SEGMENTS = 24  # sizes of segments to try
 _SHRINK = 0.8  # each is this part of the one before
@@ -77,7 +78,7 @@ def _with_less_memory(
 def _moves(work: Recomputation, choice: Checkpoints, outcome: Outcome) -> Iterator[Checkpoints]:
     """`choice` with one of the calls whose results are live at the peak of `outcome`, the largest of them, treated
     otherwise."""
-    there = sorted((n for n, _ in outcome.at_peak if n in work.maker), key=lambda n: (-work.bytes[n], n))
+    there = sorted({n for n in outcome.at_peak if n in work.maker}, key=lambda n: (-work.bytes[n], n))
     for index in list(dict.fromkeys(work.maker[n] for n in there))[:_LARGEST]:
         kept, volatile, brief = (index in each for each in (choice.kept, choice.volatile, choice.brief))
         if not kept:

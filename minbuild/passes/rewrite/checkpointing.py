@@ -18,7 +18,8 @@ from minbuild.ops import Registry
 from minbuild.passes.analysis.batch_tiles import split_calls
 from minbuild.passes.analysis.channel_slices import loop_over_slices
 from minbuild.passes.analysis.checkpoints import choose_checkpoints
-from minbuild.passes.analysis.recomputation import Checkpoints, Recomputation, Step
+from minbuild.passes.analysis.recomputation import Recomputation
+from minbuild.passes.analysis.repetition import Checkpoints, Step
 from minbuild.passes.analysis.representative_sizes import PLANNED_SIZES
 from minbuild.passes.contracts import Pass
 from minbuild.passes.invariants import CALLS_REPEATED, NO_VIEWS

@@ -11,18 +11,29 @@ the same input gives the same order on any machine.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from operator import add
 
 from minbuild.ir import Buffer
 from minbuild.ir.dims import evaluate
 from minbuild.planning.arena.heuristics import ranked_orders
 from minbuild.planning.arena.local_search import Search
-from minbuild.planning.arena.placement import Order, Problem, Solution, bound_of, lifespans_of, load_of, stack
+from minbuild.planning.arena.placement import (
+    Order,
+    Problem,
+    Score,
+    Solution,
+    bound_of,
+    lifespans_of,
+    load_of,
+    stack,
+)
 
 ALIGNMENT = 16  # bytes; the device rounds every size up to it
 
 _SEARCH_WORK = 480_000  # buffers put down by all searches together, about a microsecond each
 _LARGEST_SEARCH = 6_000_000  # buffers times columns: a search keeps the skyline behind every buffer
+_REMEMBERED = 32  # layouts: plans for a budget of RAM have routines in common
 _SEARCHES = 3  # packings the search starts from; more starts leave each too little work
 
 
@@ -50,8 +61,11 @@ def lower_bound(buffers: Sequence[Buffer], sizes: Sequence[int]) -> int:
     return bound_of(spans, columns, _aligned(buffers, sizes))
 
 
-def order_buffers(buffers: Sequence[Buffer], assignments: Sequence[Mapping[str, int]]) -> tuple[Buffer, ...]:
-    """The placement order with the smallest worst ratio of peak to lower bound over `assignments`.
+def order_buffers(
+    buffers: Sequence[Buffer], assignments: Sequence[Mapping[str, int]], search: bool = True
+) -> tuple[Buffer, ...]:
+    """The placement order of `buffers` with the smallest worst ratio of peak to lower bound over `assignments`: the
+    best packing, unless `search` is False improved by a search.
 
     Ties fall to the sum of the ratios. Raises ValueError without assignments, for a lifespan that ends before
     it starts, and for a negative size.
@@ -63,7 +77,7 @@ def order_buffers(buffers: Sequence[Buffer], assignments: Sequence[Mapping[str, 
     spans, columns = lifespans_of(buffers)
     loads = [load_of(spans, columns, _aligned(buffers, buffer_sizes(buffers, a))) for a in assignments]
     problem = Problem(tuple(spans), columns, tuple(dict.fromkeys(loads)))
-    return tuple(buffers[i] for i in _best_order(problem))
+    return tuple(buffers[i] for i in _best_order(problem, search))
 
 
 def _aligned(buffers: Sequence[Buffer], sizes: Sequence[int]) -> list[int]:
@@ -73,17 +87,23 @@ def _aligned(buffers: Sequence[Buffer], sizes: Sequence[int]) -> list[int]:
     return [aligned(size) for size in sizes]
 
 
-def _best_order(problem: Problem) -> Order:
+@lru_cache(_REMEMBERED)
+def _best_order(problem: Problem, search: bool) -> Order:
     """The best packing, or what the search makes of the best few where none reaches every bound."""
-    ranked = ranked_orders(problem)
+    ranked = _packings(problem)
     best_score, best = ranked[0]
     work = _SEARCH_WORK
-    for k, (_, start) in enumerate(ranked[:_SEARCHES]):
+    for k, (_, start) in enumerate(ranked[: _SEARCHES if search else 0]):
         if best_score[0] <= 1.0 or len(start) * problem.columns > _LARGEST_SEARCH:
             break
-        search = Search(problem, start)
-        search.run(work // (_SEARCHES - k))
-        work -= search.work
-        if search.score < best_score:
-            best_score, best = search.score, search.order
+        local = Search(problem, start)
+        local.run(work // (_SEARCHES - k))
+        work -= local.work
+        if local.score < best_score:
+            best_score, best = local.score, local.order
     return best
+
+
+@lru_cache(_REMEMBERED)
+def _packings(problem: Problem) -> tuple[tuple[Score, Order], ...]:
+    return tuple(ranked_orders(problem)[:_SEARCHES])

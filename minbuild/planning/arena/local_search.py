@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 
 from minbuild.planning.arena.placement import Order, Problem, Score
 
@@ -60,6 +61,9 @@ class Search:
         ratios = [load.ratio(max(ends)) for load, ends in zip(self.problem.loads, self.ends, strict=True)]
         self.score: Score = (max(ratios), sum(ratios))
         self.worst = ratios.index(self.score[0])
+        self.ending: dict[int, list[int]] = defaultdict(list)  # height -> buffers, in the worst load
+        for i, top in enumerate(self.ends[self.worst]):
+            self.ending[top].append(i)
 
     def evaluate(self, order: Order, since: int) -> Score | None:
         """The score of `order`, None if its worst ratio is above the current one."""
@@ -90,14 +94,16 @@ class Search:
     def chain(self) -> list[int]:
         """Buffers from the worst peak to the floor, each resting on the next; above the bound two or more."""
         ends, sizes = self.ends[self.worst], self.problem.loads[self.worst].sizes
-        peak = max(ends)
-        links = [self.random.choice([i for i, end in enumerate(ends) if end == peak])]
+        spans = self.problem.spans
+        links = [self.random.choice(self.ending[max(ends)])]
         while (floor := ends[links[-1]] - sizes[links[-1]]) > 0:
             above = links[-1]
             if above not in self.below:
-                place = self.position[above]
+                place, (begin, end) = self.position[above], spans[above]
                 self.below[above] = [
-                    j for j in self.meets[above] if ends[j] == floor and self.position[j] < place
+                    j
+                    for j in self.ending[floor]
+                    if self.position[j] < place and spans[j][0] < end and begin < spans[j][1]
                 ]
             links.append(self.random.choice(self.below[above]))
         return links
