@@ -80,7 +80,7 @@ def row(name: str, options: argparse.Namespace) -> None:
     def plan(ram: int | None = None) -> CompiledModel:
         return compile_model(artifacts, fixed, largest, options=PlanOptions(ram=ram))
 
-    since = time.perf_counter()
+    since = time.process_time()
     usual = plan()
     digest = hashlib.sha256(usual.plan_bytes).hexdigest()
     kept = folder / "memory.json"
@@ -97,7 +97,7 @@ def row(name: str, options: argparse.Namespace) -> None:
         found = re.search(r"takes ([\d,]+) bytes of RAM", str(error))
         assert found is not None
         models["least"] = plan(int(found[1].replace(",", "")))
-    planning = time.perf_counter() - since
+    planning = time.process_time() - since
     times = measured(models, artifacts if name in SETS else folder, batch)
     result = {"net": name, "batch": batch, "goal": goal, "digest": digest, "planning": planning}
     for key, model in models.items():
@@ -170,7 +170,7 @@ PREFACE = """\
 Temporaries of a training step (AdamW, float32; millions of bytes of the arena): of the default plan, of the one that
 `--ram` finds for the goal (within 1.15 of what one more forward pass allows), and of the smallest. Times are those of
 the step beside the default plan's: processor time on one thread, and the estimate that the plan was chosen by. Planning
-is the time that all of these plans took. Made by `tests/slow/measure_memory.py`.
+is the processor time that all of these plans took. Made by `tests/slow/measure_memory.py`.
 """
 
 
