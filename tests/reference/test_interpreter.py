@@ -74,6 +74,19 @@ def test_a_split_without_sizes_has_as_many_parts_as_outputs():
     np.testing.assert_array_equal(np.concatenate(parts, 1), x)
 
 
+def test_constants_of_many_elements_are_computed():
+    """More than stand in a plan (TypeError)."""
+    case = load(GOLDEN / "mse")
+    nodes = (
+        Node("Shape", "", 25, "shape", ("x",), ("n",), {}),
+        Node("ConstantOfShape", "", 25, "fill", ("n",), ("y",), {"value": np.array([2.5], np.float32)}),
+    )
+    inputs = {"x": TensorType(ElementType.FLOAT, (90, 91))}
+    graph = replace(case.artifacts.training, nodes=nodes, outputs=("y",), inputs=inputs)
+    (y,) = ReferenceTrainer(replace(case.artifacts, training=graph)).train_step(np.zeros((90, 91)))
+    np.testing.assert_array_equal(y, np.full((90, 91), 2.5))
+
+
 def test_real_numbers_may_be_single():
     """The result of a step in float32, beside the right one."""
     case = load(GOLDEN / "mse")
