@@ -27,7 +27,6 @@ from minbuild.errors import BadInput, OverBudget, VerificationFailed
 from minbuild.ir.size_report import Board, SizeReport, Verification
 from minbuild.ops import registry
 from minbuild.options.build_options import (
-    ALL,
     AUTO,
     COMPACT,
     COMPILED,
@@ -35,6 +34,7 @@ from minbuild.options.build_options import (
     NATIVE,
     OFF,
     ON,
+    ONE,
     TARGET,
     TEXT,
     BuildOptions,
@@ -43,6 +43,7 @@ from minbuild.options.plan_options import PlanOptions, Updates
 from minbuild.planning.compile import compile_models
 from minbuild.planning.compiled_model import UNNAMED, CompiledModel, with_compact_checkpoint, with_components
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of, panel_bytes, with_kernels
+from minbuild.planning.loop_variants import with_loop_variants
 from minbuild.planning.size_limits import check_address_space
 from minbuild.toolchain import (
     Target,
@@ -149,6 +150,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         for note in (*model.artifacts.notes, _memory_line(model), *_budget_lines(model)):
             progress.note(f"{name}: {note}" if len(models) > 1 else note)
         check_address_space(model.plan, model.largest, name, (str(t) for t in targets if t.traits.bits == 32))
+    build_options = with_loop_variants(planned, build_options, request.extra != ExtraRequirements())
     cmake = request.cmake_toolchain is not None
     sizer = LibrarySizer(request.extra, toolchain, tuple(targets), cmake)
     encoding = choose_encoding(planned, build_options, sizer)
@@ -223,7 +225,7 @@ def _plan_options(build_options: BuildOptions, targets: Sequence[Target]) -> Pla
     return PlanOptions(
         graphs=tuple(build_options.graphs),
         threads=_threads(build_options, targets),
-        packs=build_options.loop_variants == ALL,
+        packs=build_options.loop_variants != ONE,
         kernel_names=build_options.error_messages == TEXT,
         checks_loss=build_options.checks_loss,
         updates=Updates(build_options.updates == FUSED, build_options.checks_gradients),

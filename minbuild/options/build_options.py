@@ -26,6 +26,7 @@ SAME, ANY = "same", "any"  # of accept_checkpoint
 INTERPRETED, COMPILED = "interpreted", "compiled"  # of flavor, or auto
 PLAIN, DENSE, LOOPS = "plain", "dense", "loops"  # of plan_encoding, or auto
 GRADIENTS, LOSS, ALL = "gradients", "loss", "all"  # of finite_checks; the last of loop_variants, too
+ONE = "one"  # of loop_variants
 DIRECT, LEAST = "direct", "least"  # of lowerings, and the latter of step_calls
 TABLES = "tables"  # of step_calls
 TEXT, CODES = "text", "codes"  # of error_messages
@@ -79,13 +80,17 @@ class BuildOptions:
         smallest=AUTO,
     )
     loop_variants: str = choice(
-        ("all", "one"),
-        "variants of inner loops: for each vector width of the processor, layout and size of matrices, or one for all",
+        (AUTO, ALL, ONE),
+        "variants of inner loops: for each vector width of the processor, layout and size of matrices (all), or one "
+        "for all; auto: one where all sizes are known and no tensor has more than 128 elements, so that steps take as "
+        "long",
         SOURCES,
+        neutral=ALL,
         effect="one variant of every inner loop",
-        min_size="one",
+        min_size=ONE,
         tradeoff="Steps take two to five times as long on x86-64.",
-        smallest="one",
+        smallest=ONE,
+        fastest=ALL,
     )
     lowerings: str = choice(
         (DIRECT, LEAST),

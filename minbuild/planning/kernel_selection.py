@@ -11,7 +11,7 @@ from minbuild.errors import BadInput
 from minbuild.ir import ElementType, Kernel
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import STORAGE_TYPES, KernelFunction, Op
-from minbuild.options.build_options import COMPILED, ON, SAME, BuildOptions
+from minbuild.options.build_options import COMPILED, ON, ONE, SAME, BuildOptions
 from minbuild.options.did_you_mean import did_you_mean
 from minbuild.options.graph_selection import select_graphs, updates
 from minbuild.planning.compiled_model import CompiledModel
@@ -24,6 +24,7 @@ from minbuild.planning.library_contents import (
     SAFETY,
     LibraryContents,
 )
+from minbuild.planning.loop_variants import with_loop_variants
 from minbuild.planning.plan_encoding import (
     EXPRESSIONS,
     dense_form,
@@ -93,7 +94,7 @@ def contents_of(
         threads=max(m.threads for m in models),
         compact_checkpoints=any(m.compact_checkpoint for m in models),
         panel_bytes=panel_bytes(build_options.stack_budget),
-        one_variant=build_options.loop_variants == "one",
+        one_variant=with_loop_variants(models, build_options, bool(extra_kernels)).loop_variants == ONE,
         reads_trainable=not all(updates(m.options.graphs) for m in models),
     )
 

@@ -182,7 +182,8 @@ def test_speed(model: CompiledModel) -> None:
 def test_avx512(model: CompiledModel) -> None:
     wide = built(model, avx512=ON)
     assert AVX512 in wide.built.commands[0] and len(wide.built.shared) > len(built(model).built.shared)
-    proven(model, wide)  # where the processor lacks it, by the other forms
+    # Where the processor lacks it, by the other forms.
+    proven(model, wide, built(model, loop_variants="all"))
 
 
 def test_what_the_device_lacks(model: CompiledModel) -> None:
@@ -202,7 +203,7 @@ def test_all_features(model: CompiledModel) -> None:
     assert {f.split(".")[0] for f in every.features} <= stems
     general = contents_of([model], build_options=BuildOptions(shape_ops="all"))
     assert general.symbols and general.loops and set(general.expressions) > set(used.expressions)
-    proven(model, built(model, kernel_features="all", shape_ops="all"))
+    proven(model, built(model, kernel_features="all", shape_ops="all"), built(model, loop_variants="all"))
 
 
 def test_operators_and_files_name_kernels(model: CompiledModel) -> None:
