@@ -19,6 +19,7 @@ from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
 from minbuild.codegen.library_sizer import LibrarySizer
 from minbuild.codegen.lowering_choice import choose_lowerings
 from minbuild.codegen.native_arithmetic import check_native
+from minbuild.codegen.one_file import check_one_file
 from minbuild.codegen.ort_abi import abi_targets, build_abi, check_abi, with_abi
 from minbuild.codegen.package import PackagedModel, emit_package
 from minbuild.codegen.plan_encoding_choice import choose_encoding
@@ -147,6 +148,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         planned = tuple(_with_compact_checkpoint(model, progress) for model in planned)
     models = dict(zip(names_of(request.artifacts, planned), planned, strict=True))
     for name, model in models.items():
+        check_one_file(model, request.reference, request.abi, integrations)
         for note in (*model.artifacts.notes, _memory_line(model), *_budget_lines(model)):
             progress.note(f"{name}: {note}" if len(models) > 1 else note)
         check_address_space(model.plan, model.largest, name, (str(t) for t in targets if t.traits.bits == 32))

@@ -7,6 +7,8 @@
 //     8    trained parameters as they lie in memory, then the data of each other one in the order of the plan, filled up
 //          to a multiple of 8 bytes
 //     end  the sums of all bytes before them, as in checksum.h
+//
+// It may have any size where plans are wide; other checkpoints end at 2 GB.
 #include "minbuild/checkpoint.h"
 #include "runtime/checksum.h"
 #include "runtime/session.h"
@@ -125,17 +127,22 @@ constexpr uint32_t kCompactHead = 8;
 MB_INLINE mb_status read_compact(Reader& reader, uintptr_t bytes, size_t size) {
   Session* s = reader.s;
   const uint8_t* data = reader.file.data;
-  const uint32_t end = static_cast<uint32_t>(size - sizeof(Sums));
+  const Bytes end = static_cast<Bytes>(size - sizeof(Sums));
 #if MB_COMPILED
   const bool good = end == plan::kCompactEnd && size < 0x80000000;
 #else
   const bool good =
-      size >= kCompactHead + sizeof(Sums) && size < 0x80000000 && s->trainable_bytes <= end - kCompactHead;
+      size >= kCompactHead + sizeof(Sums) && (MB_WIDE || size < 0x80000000) && s->trainable_bytes <= end - kCompactHead;
 #endif
   if (!good || bytes % 4 != 0) return fail(s, Failure::kCheckpoint, checkpoint::kVersion);
 #if MB_CHECKSUMS
   Sums sums = {0, static_cast<uint32_t>(s->fingerprint)}, said;
-  __builtin_memcpy(&said, sums.add(data, end), sizeof said);
+#if MB_WIDE
+  const uint8_t* sealed = sums.add_all(data, end);
+#else
+  const uint8_t* sealed = sums.add(data, end);
+#endif
+  __builtin_memcpy(&said, sealed, sizeof said);
   if (said.simple != sums.simple) return fail(s, Failure::kCheckpoint, checkpoint::kVersion);
 #if MB_FINGERPRINT
   if (said.ordered != sums.ordered && s->accepts_any_checkpoint == 0) return fail(s, Failure::kModel);
@@ -143,7 +150,7 @@ MB_INLINE mb_status read_compact(Reader& reader, uintptr_t bytes, size_t size) {
 #endif
   for (bool apply = MB_COMPILED;; apply = true) {
     if (apply) copy_bytes(s->regions[kTrained].data, data + kCompactHead, s->trainable_bytes);
-    uint32_t at = kCompactHead + static_cast<uint32_t>(s->trainable_bytes);
+    Bytes at = kCompactHead + static_cast<Bytes>(s->trainable_bytes);
     for (uint32_t i = s->trained; i < s->count[plan::kParameters]; ++i) {
       const plan::Parameter& parameter = s->parameter(i);
       const bool placed = reader.find_place(i, parameter);
@@ -151,7 +158,7 @@ MB_INLINE mb_status read_compact(Reader& reader, uintptr_t bytes, size_t size) {
       if (!MB_COMPILED && (!placed || step > end - at))
         return fail(s, Failure::kParameter, word_of(s->name(parameter.name)));
       if (apply) reader.put(data + at, length);
-      at += static_cast<uint32_t>(step);
+      at += step;
     }
     if (apply) return MB_OK;
     if (at != end) return fail(s, Failure::kCheckpoint, checkpoint::kVersion);
@@ -166,6 +173,10 @@ mb_status read_checkpoint(Session* s, const void* bytes, size_t size) {
   Reader reader;
   reader.s = s;
   reader.file = {static_cast<const uint8_t*>(bytes), bytes == nullptr ? 0 : static_cast<uint32_t>(size)};
+#if MB_WIDE
+  // Of a larger file only the identifier is read.
+  if (bytes != nullptr && size > 0x7fffffff) reader.file.size = 0x7fffffff;
+#endif
   reader.apply = false;
   const uint32_t root = reader.file.root(checkpoint::kIdentifier);
   reader.module = reader.file.child(root, checkpoint::kCheckpoint_module);

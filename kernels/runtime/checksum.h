@@ -21,6 +21,7 @@ constexpr bool is_sealed(uint32_t root) { return (root & ~0x17u) == 64; }
 // Fletcher's checksum of bytes, modulo 2^32. Every change of one byte alters the first sum, and so does every piece of up
 // to 16 MB that becomes zero; the second depends on the order, too.
 struct Sums {
+  static constexpr uint32_t kMostAtOnce = uint32_t{1} << 30;
   uint32_t simple, ordered;
 
   // Returns the end of the bytes, of which there is at least one.
@@ -32,6 +33,12 @@ struct Sums {
     simple = first;
     ordered = second;
     return at;
+  }
+
+  // The same of any number of bytes.
+  MB_INLINE const uint8_t* add_all(const uint8_t* at, uint64_t size) {
+    for (; size > kMostAtOnce; size -= kMostAtOnce) at = add(at, kMostAtOnce);
+    return add(at, static_cast<uint32_t>(size));
   }
 };
 

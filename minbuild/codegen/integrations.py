@@ -30,6 +30,13 @@ INTEGRATIONS: Mapping[str, str] = {
     "npm": "--bindings js",
     "swiftpm": "--bindings swift",
 }
+WITH_ARRAYS = (
+    "arduino",
+    "esp-idf",
+    "micropython",
+    "platformio",
+    "zephyr",
+)  # plan and checkpoint are in the program
 _BINDINGS = {"aar": "java", "npm": "js", "swiftpm": "swift"}  # packages that bindings are already
 _SAME = {"platformio": "arduino"}
 _URL = "https://github.com/OWNER/minbuild"  # OWNER is the one whose copy this is
@@ -219,6 +226,8 @@ def _cargo(parts: PackageParts) -> Iterator[_File]:
         "model": re.sub(r"[^\w .-]", "_", parts.values["report"].name),
         "folder": parts.values["folder"],
         "saves": parts.contents.checkpoint_writing,
+        "example_saves": parts.values["saves"],
+        "checkpoint": parts.values["first_checkpoint"],
         "fused": parts.values["fused"],
         "folders": [(rust, target) for rust, target in _RUST.items() if target in built],
         "header": read_header(),

@@ -80,6 +80,8 @@ class LibraryBuilder:
         full = replace(
             full,
             safety=full.safety - ALIKE | self.contents.safety & ALIKE,
+            # Parameters that fit into no other checkpoint are for wide plans.
+            compact_checkpoints=self.contents.compact_checkpoints and self.contents.wide,
             one_variant=self.contents.one_variant,
             panel_bytes=self.contents.panel_bytes,
         )

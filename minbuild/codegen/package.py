@@ -118,7 +118,9 @@ def emit_package(
 
 def _model_files(packaged: PackagedModel, contents: LibraryContents) -> dict[str, FileBytes]:
     model, folder = packaged.model, packaged.folder
-    files: dict[str, FileBytes] = {f"{folder}/{CHECKPOINT}": model.checkpoint}
+    files: dict[str, FileBytes] = {}
+    if model.checkpoint:
+        files[f"{folder}/{CHECKPOINT}"] = model.checkpoint
     if model.compact_checkpoint:
         files[f"{folder}/{COMPACT_CHECKPOINT}"] = model.compact_checkpoint
     if not contents.compiled:

@@ -14,6 +14,7 @@ from minbuild.ir.size_report import ModelReport
 from minbuild.passes.rewrite.copy_elision import ASSIGN
 from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.library_contents import LibraryContents
+from minbuild.planning.size_limits import MOST_SAVED, saved_bytes
 from minbuild.reference.synthetic_data import index_limits
 
 PLAN, CHECKPOINT, COMPACT_CHECKPOINT, EXPORT_TEMPLATE = (
@@ -89,7 +90,7 @@ def values_of(packaged: PackagedModel, contents: LibraryContents) -> dict[str, A
         "eval_inputs": [list(main.inputs).index(n) for n in _eval_inputs(procedures, main)],
         "graph": graph,
         "template": _PURPOSES[graph].template,
-        "saves": contents.checkpoint_writing,
+        "saves": _saves(model, contents),
         "files": contents.file_io,
         "compiled": contents.compiled,
         "outputs": [_port(n, main.values[n].type, {}, sizes) for n in main.outputs],
@@ -103,6 +104,8 @@ def values_of(packaged: PackagedModel, contents: LibraryContents) -> dict[str, A
         "plan": f"{folder}/{PLAN}",
         "checkpoint": f"{folder}/{COMPACT_CHECKPOINT if model.compact_checkpoint else CHECKPOINT}",
         "compact": bool(model.compact_checkpoint),
+        "large": contents.checkpoint_writing and not _saves(model, contents),
+        "first_checkpoint": CHECKPOINT if model.checkpoint else COMPACT_CHECKPOINT,
         "export_template": "" if model.export_template is None else f"{folder}/{EXPORT_TEMPLATE}",
     }
     return {**values, "program": tuple(_program(values))}
@@ -118,9 +121,14 @@ def introduction(models: Iterable[PackagedModel], contents: LibraryContents) -> 
     can += ["evaluation"] * ("eval" in graphs)
     can += ["optimizer"] * ("optimize" in graphs or any(m.model.plan.fused_updates for m in models))
     can.append("checkpoints" if contents.checkpoint_writing else "reading checkpoints")
-    goes_on = first.sample == "train" and contents.checkpoint_writing
+    goes_on = first.sample == "train" and _saves(models[0].model, contents)
     tries = f"{first.tries}{', saves `trained.checkpoint` and goes on from there' if goes_on else ''}."
     return {"does": first.does, "abilities": can, "tries": tries}
+
+
+def _saves(model: CompiledModel, contents: LibraryContents) -> bool:
+    """True if a session saves checkpoints with optimizer state."""
+    return contents.checkpoint_writing and saved_bytes(model.plan) <= MOST_SAVED
 
 
 def _program(values: Mapping[str, Any]) -> Iterator[str]:

@@ -160,10 +160,11 @@ class _Reader:
 def write_checkpoint(checkpoint: Checkpoint) -> bytes:
     """The file of `checkpoint`, all data inside, sealed if it was. Reading it gives the same names, types and bits,
     trainable parameters first. Raises BadInput beyond the format's 2 GiB and for values it cannot hold."""
-    size = _parameter_bytes(checkpoint) + _moment_bytes(checkpoint)
+    size = parameter_bytes(checkpoint) + _moment_bytes(checkpoint)
     if size >= LARGEST_FILE:
         raise BadInput(
-            f"checkpoint: {size} bytes of tensors do not fit into the format, which ends at 2 GiB."
+            f"checkpoint: {size:,} bytes of tensors do not fit into the format, which ends at 2 GiB. Save "
+            "fewer, such as parameters without optimizer state."
         )
     return bytes(_encoded(checkpoint, None))
 
@@ -174,21 +175,23 @@ def write_checkpoint_files(
     """The file of `checkpoint` under `name`; parameters of more than `largest` bytes together stand in a second file,
     `<name>.data`. Large files come in pieces. Raises BadInput for values that the format cannot hold, and moments
     beyond 2 GiB."""
-    size = _parameter_bytes(checkpoint) + _moment_bytes(checkpoint)
+    size = parameter_bytes(checkpoint) + _moment_bytes(checkpoint)
     if checkpoint.nominal or size < min(largest, LEAST_IN_PIECES):
         return {name: write_checkpoint(checkpoint)}
     if size < largest:
         return {name: _encoded(checkpoint, None)}
     if (size := _moment_bytes(checkpoint)) >= LARGEST_FILE:
         raise BadInput(
-            f"checkpoint: {size} bytes of moments do not fit into the format, which ends at 2 GiB."
+            f"checkpoint: {size:,} bytes of moments do not fit into the format, which ends at 2 GiB. Save it without "
+            "optimizer state."
         )
     outside = Pieces()
     data = bytes(_encoded(checkpoint, outside))
     return {name: data, f"{name}.data": bytes(outside) if len(outside) < LEAST_IN_PIECES else outside}
 
 
-def _parameter_bytes(checkpoint: Checkpoint) -> int:
+def parameter_bytes(checkpoint: Checkpoint) -> int:
+    """Bytes of all parameters."""
     return sum(p.data.nbytes for p in checkpoint.parameters if p.data is not None)
 
 

@@ -3,22 +3,28 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from minbuild.errors import BadInput
 from minbuild.frontend.seal import sums
 from minbuild.ir import Checkpoint, ElementType
+from minbuild.ir.mapped import FileBytes, drop_pages
+from minbuild.ir.pieces import LEAST_IN_PIECES, raw_bytes
 from minbuild.planning.plan_encoding import decode_plan
 
 _IDENTIFIER = b"MBCP"
-_HEAD = 8  # bytes before the parameters
+_HEAD, _SUMS = 8, 8  # bytes before and behind the parameters
+_OPTION = "--initial-checkpoint compact"
 
 
-def compact_checkpoint(checkpoint: Checkpoint, plan: bytes) -> bytes:
-    """The parameters of `checkpoint` for the encoded `plan`. Raises BadInput for a checkpoint with more than
-    parameters, which this form has no place for."""
+def compact_checkpoint(checkpoint: Checkpoint, plan: bytes, wish: str = _OPTION) -> FileBytes:
+    """The parameters of `checkpoint` for the encoded `plan`; large ones are mapped from a file without a name. Raises
+    BadInput for a checkpoint with more than parameters, which this form has no place for: `wish` begins the message."""
     more = (
         ("no values", checkpoint.nominal),
         ("optimizer state", any(group.step or group.moments for group in checkpoint.groups)),
@@ -27,21 +33,43 @@ def compact_checkpoint(checkpoint: Checkpoint, plan: bytes) -> bytes:
     for what, there in more:
         if there:
             raise BadInput(
-                f"--initial-checkpoint compact: the checkpoint has {what}, and a compact one has parameters "
-                "only. Use --initial-checkpoint ort."
+                f"{wish}: the checkpoint has {what}, and a compact one has parameters only. Use "
+                "--initial-checkpoint ort."
+                if wish == _OPTION
+                else f"{wish}. It has {what} besides, and the compact one that takes its place has parameters only. "
+                "Remove them."
             )
     tables = decode_plan(plan)
     held = {parameter.name: parameter for parameter in checkpoint.parameters}
-    whole = bytearray(compact_end(tables))
-    whole[4:_HEAD] = _IDENTIFIER
+    end = compact_end(tables)
+    whole = _room(end + _SUMS)
+    whole[4:_HEAD] = np.frombuffer(_IDENTIFIER, np.uint8)
     for name, at, _ in _places(tables):
         values = held[name].data
         assert values is not None, "only nominal checkpoints lack values"
-        data = values.tobytes()
-        whole[at : at + len(data)] = data
-    simple, ordered = sums(bytes(whole))
+        whole[at : at + values.nbytes] = np.frombuffer(raw_bytes(values), np.uint8)
+        drop_pages(values)
+        drop_pages(whole)
+    simple, ordered = sums(whole[:end].data)
     ordered = (ordered + int(tables["fingerprint"])) % (1 << 32)
-    return bytes(whole) + simple.to_bytes(4, "little") + ordered.to_bytes(4, "little")
+    whole[end:] = np.array([simple, ordered], "<u4").view(np.uint8)
+    drop_pages(whole)
+    return whole.data.toreadonly() if isinstance(whole, np.memmap) else whole.tobytes()
+
+
+def _room(size: int) -> np.ndarray:
+    """`size` zeros, in a file without a name where they are many. Raises BadInput where the disk has no room."""
+    if size < LEAST_IN_PIECES:
+        return np.zeros(size, np.uint8)
+    try:
+        with tempfile.TemporaryFile(prefix="minbuild-checkpoint-") as file:
+            file.truncate(size)
+            return np.memmap(file, np.uint8, "r+", shape=(size,))
+    except OSError as error:
+        raise BadInput(
+            f"{tempfile.gettempdir()}: {size:,} bytes of parameters cannot be written: {error.strerror}. Free some "
+            "space, or set TMPDIR to another folder."
+        ) from error
 
 
 def compact_end(tables: Mapping[str, Any]) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from minbuild.authoring.load import load
 from minbuild.errors import BadInput, Unsupported
-from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
+from minbuild.frontend.checkpoint import LARGEST_FILE, parameter_bytes, read_checkpoint, write_checkpoint
 from minbuild.frontend.files import read_shared
 from minbuild.ir import Plan, Program, TrainingArtifacts, fingerprint_of
 from minbuild.ir.dims import symbols_in
@@ -25,12 +25,12 @@ from minbuild.passes.rewrite.fuse_updates import fuse_updates
 from minbuild.passes.rewrite.loss_check import check_loss
 from minbuild.passes.rewrite.native_products import take_native_products
 from minbuild.planning.batch_slices import BatchSlices, batch_slices
-from minbuild.planning.compiled_model import DEFAULT_LARGEST, CompiledModel
+from minbuild.planning.compiled_model import DEFAULT_LARGEST, CompiledModel, with_large_checkpoint
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan, is_wide
 from minbuild.planning.ram_budget import fit, ram_of
 from minbuild.planning.rollback import check_refusals
-from minbuild.planning.size_limits import check_elements, check_scratch, needs_64_bits
+from minbuild.planning.size_limits import check_constants, check_elements, check_scratch, needs_64_bits
 from minbuild.planning.threads import threads_of
 from minbuild.uncollected import uncollected
 
@@ -76,15 +76,18 @@ def compile_artifacts(
 ) -> CompiledModel:
     """`compile_model` of `artifacts` that are in memory.
 
-    `checkpoint` is the file that a session starts from, as bytes; `operators` is the registry; `fixed`, `largest`,
-    `log` and `options` are as there. Raises BadInput, Unsupported and OverBudget."""
+    `checkpoint` is the file that a session starts from, as bytes, or empty where the parameters do not fit into one;
+    `operators` is the registry; `fixed`, `largest`, `log` and `options` are as there. Raises BadInput, Unsupported and
+    OverBudget."""
     selected = select_graphs(artifacts, options.graphs)
+    check_constants(selected)
     _check_names("--dim", fixed, _free_dimensions(selected))
     program = select_procedures(lower(selected, operators, fixed), options.graphs)
     program = replace(program, fingerprint=fingerprint_of(artifacts))  # whichever graphs it has
     program = check_loss(program, operators) if options.checks_loss else program
     program = take_native_products(program, operators) if options.native_halves else program
-    if not can_update(options.graphs):
+    large = parameter_bytes(selected.checkpoint) >= LARGEST_FILE
+    if not large and not can_update(options.graphs):
         checkpoint = write_checkpoint(selected.checkpoint)
     _check_names("--max-dim", largest, program.symbols)
     separate = program
@@ -140,7 +143,7 @@ def compile_artifacts(
         two_calls = build_plan(optimize(separate, operators), operators, threads, packs=options.packs)
         wide |= bool(needs_64_bits(two_calls, sizes))
         separate_plan = encode_plan(two_calls, sizes, wide, options.kernel_names)
-    return CompiledModel(
+    model = CompiledModel(
         artifacts,
         operators,
         program,
@@ -154,6 +157,7 @@ def compile_artifacts(
         separate_plan=separate_plan,
         fitted=fitted,
     )
+    return with_large_checkpoint(model) if large else model
 
 
 @uncollected()
@@ -235,7 +239,10 @@ def _check_names(option: str, given: Mapping[str, int], free: Sequence[str]) -> 
 
 
 def _checkpoint_bytes(path: Path, artifacts: TrainingArtifacts) -> FileBytes:
-    """The checkpoint as one file: the user's own bytes, unless its parameters are in a second file or in the model."""
+    """The checkpoint as one file: the user's own bytes, unless its parameters are in a second file or in the model;
+    empty where they do not fit into one."""
+    if parameter_bytes(artifacts.checkpoint) >= LARGEST_FILE:
+        return b""
     name = next((n for n in artifacts.digests if not n.endswith((".onnx", ".ort"))), None)
     if name is None:
         return write_checkpoint(artifacts.checkpoint)

@@ -39,14 +39,14 @@ class CompiledModel:
     program: Program  # as lowered, before passes
     plan: Plan
     plan_bytes: bytes
-    checkpoint: FileBytes
+    checkpoint: FileBytes  # empty where the format of ONNX Runtime has no room for the parameters
     fixed: Mapping[str, int]  # dimensions the user fixed
     largest: Mapping[str, int]  # free dimensions: what memory is made for by default
     components: frozenset[str] = frozenset()  # of COMPONENTS
     export_template: bytes | None = None  # of the inference model, for the part "export"
     options: PlanOptions = PlanOptions()
     threads: int = 1  # most that work on a call: what scratch memory is planned for
-    compact_checkpoint: bytes = b""  # what devices start from, if not the checkpoint itself
+    compact_checkpoint: FileBytes = b""  # what devices start from, if not the checkpoint itself
     fitted: FittedPlan | None = None  # what it cost to fit the plan into a budget of RAM
     straight: frozenset[str] = frozenset()  # kernels whose steps a compiled plan calls directly
     separate_plan: bytes = b""  # of a model with fused updates: the plan without, for the proof
@@ -150,5 +150,16 @@ def with_dense_plans(models: Sequence[CompiledModel], most: int = 0) -> tuple[Co
 
 def with_compact_checkpoint(model: CompiledModel) -> CompiledModel:
     """`model` with a compact form of its checkpoint. Raises BadInput for one that has more than parameters."""
+    if model.compact_checkpoint:
+        return model
     compact = compact_checkpoint(read_checkpoint(model.checkpoint), model.plan_bytes)
     return replace(model, compact_checkpoint=compact)
+
+
+def with_large_checkpoint(model: CompiledModel) -> CompiledModel:
+    """`model`, whose parameters do not fit into the format of ONNX Runtime, with their compact form alone. Raises
+    BadInput for a checkpoint that has more than parameters."""
+    checkpoint = select_graphs(model.artifacts, model.options.graphs).checkpoint
+    size = sum(p.data.nbytes for p in checkpoint.parameters if p.data is not None)
+    wish = f"checkpoint: {size:,} bytes of parameters are more than a file of ONNX Runtime's format holds"
+    return replace(model, compact_checkpoint=compact_checkpoint(checkpoint, model.plan_bytes, wish))

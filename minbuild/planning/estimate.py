@@ -29,7 +29,7 @@ def estimate(
         for a in model.arenas
     ]
     lines += [
-        f"plan: {len(model.plan_bytes):,} bytes; checkpoint: {len(model.checkpoint):,} bytes",
+        f"plan: {len(model.plan_bytes):,} bytes; checkpoint: {len(model.initial_checkpoint):,} bytes",
         f"kernels: {len(plan.kernels)} of {len(model.registry.all_kernels())}",
     ]
     return lines

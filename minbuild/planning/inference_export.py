@@ -7,6 +7,7 @@ import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from shlex import quote
 
@@ -24,6 +25,7 @@ from minbuild.options.did_you_mean import listed
 from minbuild.passes.lowering.lower import lower
 
 EXPORT_TEMPLATE = b"MBIM"
+MOST_IN_FILE = 2**31 - 1  # bytes that protobuf reads of a file
 _OF_LOSS = re.compile(r"onnx::[a-z_.]+::\d+")  # what generate_artifacts calls values of a loss
 
 
@@ -121,6 +123,13 @@ def inference(
     types = {name: values[name].type for name in chosen}
     imported |= {d: v for d, v in opsets_imported(pruned.nodes).items() if not d}
     pieces = template_file(pruned, types, imported, holes)
+    sizes = {p.name: prod(p.shape) * p.element.size for p in artifacts.checkpoint.parameters}
+    size = sum(len(p) if isinstance(p, bytes) else sizes[p] for p in pieces)
+    if size > MOST_IN_FILE:
+        raise BadInput(
+            f"the inference model takes {size:,} bytes, and an ONNX file ends at 2 GiB. Leave the export out, or "
+            "ask for outputs that need fewer parameters."
+        )
     return Inference(pieces, chosen)
 
 

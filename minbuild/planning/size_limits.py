@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from minbuild.errors import BadInput
-from minbuild.ir import Plan, Procedure, Program, Shape
+from minbuild.ir import Plan, Procedure, Program, Shape, TrainingArtifacts
 from minbuild.ir.dims import evaluate, product
 from minbuild.planning.arena.peak_memory import arena_peak
 from minbuild.planning.plan import FROZEN
@@ -17,6 +17,7 @@ from minbuild.planning.plan_encoding import MOST_PERSISTENT
 
 MOST_ELEMENTS = 2**31 - 2  # of a tensor: kernels count in 32 bits
 MOST_ARENA = 0x7FFFFFEF  # bytes of temporaries that a narrow plan counts
+MOST_CONSTANTS = 0x7F000000  # bytes of a plan's constants, which stand in a flatbuffer
 MOST_SAVED = 0x7F000000  # bytes of parameters and optimizer state that a device saves in a checkpoint
 _SHOWN = 5  # tensors in a message
 
@@ -39,6 +40,18 @@ def check_elements(program: Program, largest: Mapping[str, int], fixed: Mapping[
         f"Kernels count up to {MOST_ELEMENTS:,} elements of a tensor. {_cure(found, largest, fixed)}"
     )
     raise BadInput("\n".join(lines))
+
+
+def check_constants(artifacts: TrainingArtifacts) -> None:
+    """Raises BadInput for graphs whose constants do not fit into a plan."""
+    for graph in artifacts.graphs:
+        size = sum(array.nbytes for array in graph.initializers.values())
+        if size > MOST_CONSTANTS:
+            raise BadInput(
+                f"{graph.source}: constants take {size:,} bytes, and a plan ends at {MOST_CONSTANTS:,}. Weights of any "
+                "size fit into the checkpoint, as parameters that do not train: make the artifacts with --frozen rest, "
+                "or with the frozen_params of ONNX Runtime's generate_artifacts."
+            )
 
 
 def check_scratch(plan: Plan, largest: Mapping[str, int], fixed: Mapping[str, int]) -> None:
@@ -100,6 +113,8 @@ def needs_64_bits(plan: Plan, largest: Mapping[str, int]) -> str:
     """The reason why a session of this plan, made for these sizes, cannot be counted in 32 bits; "" if it can."""
     if plan.persistent_bytes > MOST_PERSISTENT:
         return f"parameters, gradients and optimizer state take {plan.persistent_bytes:,} bytes"
+    if (frozen := frozen_bytes(plan)) > MOST_ARENA:
+        return f"parameters that do not train take {frozen:,} bytes"
     peak, name = max(((arena_peak(r, largest), r.name) for r in plan.routines), default=(0, ""))
     if peak <= MOST_ARENA:
         return ""
@@ -110,9 +125,13 @@ def needs_64_bits(plan: Plan, largest: Mapping[str, int]) -> str:
 def saved_bytes(plan: Plan) -> int:
     """The bytes of parameters and optimizer state that a session of `plan` saves, as the device counts them
     (checkpoint_write.cc)."""
+    return plan.persistent_bytes - plan.gradient_bytes + frozen_bytes(plan)
+
+
+def frozen_bytes(plan: Plan) -> int:
+    """The bytes of parameters that a session reads where its checkpoint has them."""
     frozen = (tensor for p in plan.parameters if (tensor := plan.tensors[p.tensor]).region == FROZEN)
-    bound = sum(evaluate(product((t.element.size, *t.shape)), {}) for t in frozen)
-    return plan.persistent_bytes - plan.gradient_bytes + bound
+    return sum(evaluate(product((t.element.size, *t.shape)), {}) for t in frozen)
 
 
 def check_address_space(
@@ -124,7 +143,7 @@ def check_address_space(
     for target in narrow_targets:
         if reason := needs_64_bits(plan, largest):
             sizes = " ".join(f"{symbol}={max(1, size // 4)}" for symbol, size in largest.items())
-            persists = plan.persistent_bytes > MOST_PERSISTENT
+            persists = plan.persistent_bytes > MOST_PERSISTENT or frozen_bytes(plan) > MOST_ARENA
             cure = f"Build for smaller sizes, such as --max-dim {sizes}" if sizes and not persists else ""
             raise BadInput(
                 f"--target {target}: {model}: {reason}, more than its 32-bit addresses hold. "

@@ -217,7 +217,7 @@ def prove_equal(
     full: bytes,
     *,
     compiled: bool = False,
-    compact: bytes = b"",
+    compact: FileBytes = b"",
     separate_plan: bytes = b"",
     direct_plan: bytes = b"",
     keeps: bool = True,

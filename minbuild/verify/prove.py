@@ -12,6 +12,7 @@ import numpy as np
 from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import write_checkpoint
+from minbuild.ir import Plan
 from minbuild.ir.mapped import FileBytes
 from minbuild.ir.size_report import Stack, Verification
 from minbuild.options.graph_selection import select_graphs
@@ -111,8 +112,9 @@ def prove(
         )
     if bench.contents.checkpoint_writing and saved_bytes(model.plan) > MOST_SAVED:
         note(
-            "Proof: parameters and optimizer state are more than a checkpoint holds, which is two gigabytes. The "
-            "device saves parameters alone, and saving is no part of the proof."
+            "Proof: parameters and optimizer state are more than a checkpoint holds, which is two gigabytes. "
+            + ("The device saves parameters alone, and saving" if _saves_parameters(model.plan) else "Saving")
+            + " is no part of the proof."
         )
     toolchain = bench.toolchain if here[0] in pairs else default_toolchain(bench)
     own = {pair.target for pair in here}
@@ -180,7 +182,13 @@ def prove(
 
 
 def _finite(
-    model: CompiledModel, start: FileBytes, pair: TrimmedAndFull, saves: bool, compact: bytes, *, keeps: bool
+    model: CompiledModel,
+    start: FileBytes,
+    pair: TrimmedAndFull,
+    saves: bool,
+    compact: FileBytes,
+    *,
+    keeps: bool,
 ) -> tuple[TestScript, Pace, EquivalenceResult]:
     """A script that stays within finite numbers, and what it proves, where the trimmed library starts from `compact`,
     if that is not empty, and the full one from `start`; `keeps` asks for its results. Raises VerificationFailed
@@ -206,6 +214,11 @@ def _finite(
     raise AssertionError("there are paces")
 
 
+def _saves_parameters(plan: Plan) -> bool:
+    """True if a checkpoint holds the parameters without optimizer state."""
+    return saved_bytes(plan) - plan.moments * plan.trainable_bytes <= MOST_SAVED
+
+
 def of_this_machine(bench: LibraryBuilder, host: Target) -> TrimmedAndFull:
     """Both libraries of the machine we run on, by the default toolchain where the chosen one builds for others
     only."""
@@ -226,7 +239,7 @@ def starting_point(model: CompiledModel) -> FileBytes:
     all of them zero too many kernels would have nothing to do."""
     checkpoint = select_graphs(model.artifacts, model.options.graphs).checkpoint
     if not checkpoint.nominal:
-        return model.checkpoint
+        return model.checkpoint or model.compact_checkpoint
     random = np.random.default_rng(0)
     parameters = tuple(
         replace(p, data=(0.1 * random.standard_normal(p.shape)).astype(p.element.dtype))

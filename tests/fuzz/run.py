@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of what a device reads: plans, checkpoints, export templates and batches.
 
-    python tests/fuzz/run.py [--seconds 60] [--model dense_fixed] [--dense 2] [--keep FOLDER] [HARNESS...]
+    python tests/fuzz/run.py [--seconds 60] [--model dense_fixed] [--dense 2] [--wide] [--keep FOLDER] [HARNESS...]
     python tests/fuzz/run.py --jobs 1 --seconds 100000 --runs-of plan=3200000 --runs-of checkpoint=3100000 \\
         --runs-of batch=3100000 --runs-of template=91000000        10^8 executions: half an hour of an idle processor
 
@@ -52,11 +52,15 @@ class Result:
     log: str
 
 
-def build(model: str, folder: Path, clang: str, dense: int) -> None:
+def build(model: str, folder: Path, clang: str, dense: int, *, wide: bool = False) -> None:
     """The harnesses, in `folder` under their names, beside the files they read and a corpus for each; of a trainer
-    whose plan is plain, or in the form `dense`."""
+    whose plan is plain, or in the form `dense`, or of one with 64-bit sizes where it is `wide`."""
     source = GOLDEN / model
-    case, built, compiled = load(source), trainer(source, dense=dense), compile_model(source, {}, {})
+    case, built, compiled = (
+        load(source),
+        trainer(source, dense=dense, wide=wide),
+        compile_model(source, {}, {}),
+    )
     template = with_components(compiled, list(COMPONENTS)).export_template
     contents = replace(built.contents, components=frozenset(COMPONENTS), compact_checkpoints=True)
     files = emit_sources(contents, registry())
@@ -169,6 +173,9 @@ def main() -> int:
         default=0,
         help="the trainer reads dense plans, 2 and 4: with 8-bit indices, from 3 on: with shared names",
     )
+    parser.add_argument(
+        "--wide", action="store_true", help="the trainer counts in 64 bits; its plan is not dense"
+    )
     parser.add_argument("--keep", type=Path, help="folder for programs, corpora and findings")
     parser.add_argument("--clang", default="clang++")
     parser.add_argument("--json", type=Path, help="file to write the figures to")
@@ -182,7 +189,7 @@ def main() -> int:
         runs[harness] = int(count)
     folder = options.keep or Path(tempfile.mkdtemp(prefix="minbuild-fuzz-"))
     folder.mkdir(parents=True, exist_ok=True)
-    build(options.model, folder, options.clang, options.dense)
+    build(options.model, folder, options.clang, options.dense, wide=options.wide)
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(
             pool.map(

@@ -22,7 +22,7 @@ from minbuild.planning.plan_encoding import encode_plan
 from minbuild.toolchain import find_toolchain, host_target
 from minbuild.training.library import Library, Session, TrainerError
 
-FLAVORS = ("interpreted", "compiled")
+FLAVORS = ("interpreted", "compiled", "wide")
 SUMS = 8  # bytes at the end
 
 
@@ -34,7 +34,11 @@ def model() -> CompiledModel:
 @pytest.fixture(scope="module", params=FLAVORS)
 def library(model: CompiledModel, request: pytest.FixtureRequest, tmp_path_factory) -> tuple[Library, bytes]:  # type: ignore[no-untyped-def]
     """A library that reads compact checkpoints, and its plan."""
-    build_options = replace(in_profile("smallest"), flavor=request.param, error_messages="text")
+    wide = request.param == "wide"
+    if wide:  # as parameters of more than two gigabytes ask for
+        model = replace(model, plan_bytes=encode_plan(model.plan, model.largest, True))
+    flavor = "interpreted" if wide else request.param
+    build_options = replace(in_profile("smallest"), flavor=flavor, error_messages="text")
     contents = contents_of((model,), build_options=build_options)
     assert contents.compact_checkpoints
     toolchain = find_toolchain(build_options=build_options)
@@ -117,6 +121,13 @@ def test_libraries_without_it_refuse_it(model: CompiledModel, tmp_path: Path) ->
     (tmp_path / "library").write_bytes(built.built.shared)
     with pytest.raises(TrainerError, match="not an intact, aligned checkpoint"):
         Session(Library(tmp_path / "library"), model.plan_bytes, model.compact_checkpoint)
+
+
+def test_a_large_one_is_mapped(model: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minbuild.planning.compact_checkpoint.LEAST_IN_PIECES", 100)
+    found = compact_checkpoint(read_checkpoint(model.checkpoint), model.plan_bytes)
+    assert isinstance(found, memoryview) and found.readonly
+    assert bytes(found) == model.compact_checkpoint
 
 
 def test_what_it_has_no_place_for_is_named(model: CompiledModel) -> None:

@@ -164,10 +164,11 @@ def trainer(
     threads: int = 1,
     live_bytes: int | None = None,
     dense: int = 0,
+    wide: bool = False,
 ) -> Trainer:
     """The trimmed trainer of a set, for as many `threads`; with `batch`, the first free dimension fixed; with
     `live_bytes`, calls repeated for a training step of as many bytes, at 32 of each free dimension; `dense` is the
-    form of its plan, see `dense_form`. Raises Unsupported."""
+    form of its plan, see `dense_form`; `wide` asks for 64-bit sizes. Raises Unsupported."""
     case, operators = load(folder), registry()
     program = lower(case.artifacts, operators, {})
     if batch is not None:
@@ -182,9 +183,10 @@ def trainer(
         loops=plan.loops,
         threads=threads,
         dense=dense,
+        wide=wide,
     )
     built = build_library(emit_sources(contents, operators), host_target(), find_toolchain())
-    data = encode_plan(plan, dict.fromkeys(plan.symbols, 32), dense=dense)
+    data = encode_plan(plan, dict.fromkeys(plan.symbols, 32), wide, dense=dense)
     return Trainer(*loaded(built.shared), plan, data, contents)
 
 

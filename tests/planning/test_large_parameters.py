@@ -1,0 +1,123 @@
+"""Parameters beyond ONNX Runtime's format: devices start from a compact checkpoint, or the reason is named before
+anything is built. The limits are lowered, so that no test needs 2 GB of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from places import GOLDEN
+from quiet_progress import Quiet
+
+from minbuild.authoring.load import load
+from minbuild.errors import BadInput
+from minbuild.frontend.checkpoint import read_checkpoint
+from minbuild.ops import registry
+from minbuild.options.plan_options import PlanOptions
+from minbuild.pipeline import Request, reduce
+from minbuild.planning.compile import compile_artifacts, compile_model
+from minbuild.planning.compiled_model import with_components
+from minbuild.planning.kernel_selection import contents_of
+from minbuild.planning.plan_encoding import is_wide
+from minbuild.planning.size_limits import check_address_space, frozen_bytes
+
+TRANSFER = GOLDEN / "transfer"  # has parameters that do not train
+
+
+@pytest.fixture
+def _small_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of ONNX Runtime's format hold 100 bytes, and so do the addresses of narrow plans."""
+    monkeypatch.setattr("minbuild.planning.compile.LARGEST_FILE", 100)
+    monkeypatch.setattr("minbuild.planning.size_limits.MOST_ARENA", 100)
+    for module in ("verify.prove", "codegen.package_docs"):
+        monkeypatch.setattr(f"minbuild.{module}.MOST_SAVED", 100)
+
+
+@pytest.mark.usefixtures("_small_format")
+def test_a_trainer_of_large_frozen_parameters_is_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = compile_model(TRANSFER, {}, {})
+    few = replace(contents_of((model,)), compact_checkpoints=False)  # a full library takes long to build
+    monkeypatch.setattr("minbuild.codegen.library_builder.full_contents", lambda *_: few)
+    reduce(Request((TRANSFER,), tmp_path / "dist", analysis=False, integrations=("cargo",)), Quiet())
+    folder = tmp_path / "dist"
+    assert "checkpoint" not in {p.name for p in (folder / "model").iterdir()}
+    manifest = json.loads(next(folder.glob("*.json")).read_text("utf-8"))
+    assert [t["proof"] for t in manifest["targets"].values()] == ["PROVEN"]
+    sample = next((folder / "sample").iterdir()).read_text("utf-8")
+    assert "checkpoint.compact" in sample and "mb_save_checkpoint" not in sample
+    about = (folder / "README.md").read_text("utf-8")
+    assert "`checkpoint.compact`, the parameters to start from |" in about and "pass 2 GB" in about
+    crate = (folder / "integrations" / "cargo" / "examples" / "train.rs").read_text("utf-8")
+    assert 'join("checkpoint.compact")' in crate and "trained.checkpoint" not in crate
+
+
+@pytest.mark.usefixtures("_small_format")
+def test_its_plan_is_wide_and_needs_64_bits() -> None:
+    model = compile_model(TRANSFER, {}, {})
+    assert is_wide(model.plan_bytes) and not model.checkpoint and model.compact_checkpoint
+    held = frozen_bytes(model.plan)
+    assert held > 100
+    with pytest.raises(BadInput, match=f"parameters that do not train take {held:,} bytes.*Train fewer"):
+        check_address_space(model.plan, model.largest, "trainer", ["wasm32"])
+
+
+@pytest.mark.usefixtures("_small_format")
+def test_what_a_compact_checkpoint_has_no_place_for_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_properties(*given: object) -> object:
+        held = read_checkpoint(*given)  # type: ignore[arg-type]
+        return type(held)(held.parameters, held.groups, {"epoch": 1}, held.nominal, held.seal)
+
+    monkeypatch.setattr("minbuild.frontend.artifacts.read_checkpoint", with_properties)
+    with pytest.raises(
+        BadInput, match="bytes of parameters are more than .* format holds.*has properties besides"
+    ):
+        compile_model(TRANSFER, {}, {})
+
+
+@pytest.mark.usefixtures("_small_format")
+@pytest.mark.parametrize(
+    "asked",
+    [{"reference": Path("recording.npz")}, {"abi": "ort"}, {"integrations": ("cargo", "zephyr")}],
+    ids=lambda asked: next(iter(asked)),
+)
+def test_what_needs_one_file_is_refused_before_a_compiler_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("minbuild.pipeline.choose_encoding", None)
+    option = "--integration zephyr" if "integrations" in asked else f"--{next(iter(asked))} "
+    with pytest.raises(BadInput, match=f"^{option}.*less than 2 GB.*the parameters of .* bytes. Leave"):
+        reduce(Request((TRANSFER,), tmp_path / "dist", **asked), Quiet())
+
+
+def test_exports_beyond_a_file_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minbuild.planning.inference_export.MOST_IN_FILE", 100)
+    with pytest.raises(BadInput, match=r"inference model takes [\d,]+ bytes, and an ONNX file ends at 2 GiB"):
+        with_components(compile_model(TRANSFER, {}, {}), ["export"])
+
+
+@pytest.mark.usefixtures("_small_format")
+def test_trainers_for_python_programs_start_from_it_too() -> None:
+    """Builds without a checkpoint's file have what sessions need, and small ones stay as they are."""
+    artifacts = load(TRANSFER, registry())
+    large = compile_artifacts(artifacts, b"", registry(), {}, {})
+    assert large.compact_checkpoint and contents_of((large,)).compact_checkpoints
+
+
+def test_small_parameters_have_no_compact_checkpoint_unasked() -> None:
+    small = compile_artifacts(load(TRANSFER, registry()), b"", registry(), {}, {})
+    assert not small.compact_checkpoint and not contents_of((small,)).compact_checkpoints
+
+
+def test_constants_that_no_plan_holds_are_refused_before_planning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minbuild.planning.size_limits.MOST_CONSTANTS", 10)
+    monkeypatch.setattr("minbuild.planning.compile.lower", None)
+    with pytest.raises(
+        BadInput,
+        match=r"training_model.onnx: constants take [\d,]+ bytes.* ends at 10.*--frozen rest",
+    ):
+        compile_model(TRANSFER, {}, {}, options=PlanOptions())
