@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from minbuild.ir.mapped import FileBytes
 from minbuild.passes.lowering.lower import ELSEWHERE
 from minbuild.planning.plan_outline import SessionPlan
 from minbuild.training.library import TRAIN, Library, Session, TrainerError, ports_of
 from minbuild.training.refusals import refusal
 
-_OUT_OF_MEMORY = 5
+_OUT_OF_MEMORY, _UNSUPPORTED = 5, 9  # mb_status
 
 
 class ResizingSession:
@@ -19,7 +20,7 @@ class ResizingSession:
     optimizer state, learning rate, gradients and the seed; arrays of the old session go on showing what it had.
     `library` runs `plan`; `checkpoint` is a file's bytes, None for a session without parameters yet."""
 
-    def __init__(self, library: Library, plan: SessionPlan, checkpoint: bytes | None) -> None:
+    def __init__(self, library: Library, plan: SessionPlan, checkpoint: FileBytes | None) -> None:
         self._library, self._plan = library, plan
         self._sizes = list(plan.outline.sizes)
         self.session = Session(library, plan.data, checkpoint)
@@ -68,7 +69,16 @@ class ResizingSession:
         return sizes
 
     def _grow(self, sizes: list[int]) -> None:
-        state = self.session.checkpoint(True)
+        try:
+            state = self.session.checkpoint(True)
+        except TrainerError as error:
+            if error.status != _UNSUPPORTED:
+                raise
+            raise TrainerError(
+                error.status,
+                "a larger batch than before needs a new session, and its state is more than a checkpoint of two "
+                "gigabytes takes over. Reduce with --max-dim for the largest batch.",
+            ) from error
         self._carry_over(Session(self._library, self._plan.data, state, sizes), sizes)
 
     def change(self, library: Library, plan: SessionPlan, checkpoint: bytes) -> None:

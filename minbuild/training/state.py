@@ -13,7 +13,9 @@ import numpy as np
 from minbuild import ir as model
 from minbuild.codegen.atomic_write import write_file
 from minbuild.errors import BadInput
-from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
+from minbuild.frontend.checkpoint import LARGEST_FILE, parameter_bytes, read_checkpoint, write_checkpoint
+from minbuild.ir.mapped import FileBytes
+from minbuild.planning.compact_checkpoint import compact_checkpoint
 from minbuild.planning.plan_outline import SessionPlan
 from minbuild.training.arrays import as_array
 from minbuild.training.library import Library
@@ -85,11 +87,21 @@ class CheckpointState:
         if self._device is None:
             assert self._open is not None
             library, plan = self._open()
-            self._device = ResizingSession(library, plan, None if self._nominal else self._to_bytes(True))
+            self._device = ResizingSession(library, plan, None if self._nominal else self._first(plan.data))
             if self._rate is not None:
                 self._device.session.learning_rate = self._rate
             self._forget_what_the_device_has()
         return self._device
+
+    def _first(self, plan: bytes) -> FileBytes:
+        """The checkpoint of the first session. Parameters beyond the format of ONNX Runtime go into a compact one for
+        `plan`, and properties stay here."""
+        held = replace(self._checkpoint, parameters=tuple(self._kept.values()), properties={})
+        size = parameter_bytes(held)
+        if size < LARGEST_FILE or not plan:
+            return self._to_bytes(True)
+        wish = f"checkpoint: {size:,} bytes of parameters are more than a file of ONNX Runtime's format holds"
+        return compact_checkpoint(held, plan, wish)
 
     def _reopen(self) -> None:
         """Go on with what the module builds now, if there is a session already."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from minbuild.errors import BadInput
 from minbuild.ir.size_report import SizeReport
 from minbuild.training.api import CheckpointState, Module, Optimizer
 
@@ -41,6 +42,12 @@ class Trainer:
 
     def _open(self) -> tuple[CheckpointState, Module, Optimizer]:
         if self._opened is None:
+            compact = self._checkpoint.with_name(f"{self._checkpoint.name}.compact")
+            if not self._checkpoint.exists() and compact.exists():
+                raise BadInput(
+                    f"{compact}: parameters without names, as they take 2 GB or more. Give the checkpoint that the "
+                    'package was made of: Trainer(package, "artifacts/checkpoint").'
+                )
             opened = self._use(CheckpointState.load_checkpoint(self._checkpoint))
             if self._learning_rate is not None:
                 opened[2].set_learning_rate(self._learning_rate)
