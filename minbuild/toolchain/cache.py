@@ -7,13 +7,15 @@ MINBUILD_CACHE_LIMIT the entries that were not read for longest are evicted.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +29,12 @@ DEFAULT_LIMIT = 2 << 30  # bytes of entries
 _ABANDONED = 24 * 3600  # seconds after which an unfinished file belongs to nobody
 _KEPT = 0.8  # of the limit, after an eviction
 _WAIT = 120.0  # seconds for another process that makes the same entry: it may hang
+_PATIENCE = 2.0  # seconds of them without a word
 _SCANS = 32  # evictions are considered each time that this part of the limit was written
+_log = logging.getLogger(__name__)
+_held: set[Path] = set()  # locks that threads of this process have
+_announced: set[Path] = set()  # caches that this process waited for aloud
+_announcing = threading.Lock()
 _written: dict[Path, int] = {}  # bytes put into each cache by this process since its folder was last summed
 
 
@@ -81,12 +88,33 @@ class Cache:
     def alone(self, key: str) -> Iterator[None]:
         """One process of this machine at a time for what has this key: the others then find it made. Two that do it
         at once, after a long wait or in a folder without locks, waste time and nothing else."""
-        lock = FileLock(self.root / "locks" / key[:2])  # of many keys, so that the files are few
+        path = self.root / "locks" / key[:2]  # of many keys, so that the files are few
         with ExitStack() as held:
             with suppress(Timeout, OSError, NotImplementedError):
-                (self.root / "locks").mkdir(parents=True, exist_ok=True)
-                held.enter_context(lock.acquire(timeout=_WAIT))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                held.enter_context(self._acquired(path))
+                _held.add(path)
+                held.callback(_held.discard, path)
             yield
+
+    def _acquired(self, path: Path) -> AbstractContextManager[object]:
+        """The lock in file `path`, held. A long wait for another process is announced, once for each cache. Raises
+        Timeout, OSError and NotImplementedError."""
+        lock = FileLock(path)
+        try:
+            return lock.acquire(timeout=_PATIENCE)
+        except Timeout:
+            with _announcing:
+                first = path not in _held and self.root not in _announced
+                if first:
+                    _announced.add(self.root)
+            if first:
+                _log.warning(
+                    "Another build holds a lock of the cache %s. Waiting for it, at most %.0f seconds at a time.",
+                    self.root,
+                    _WAIT,
+                )
+        return lock.acquire(timeout=_WAIT - _PATIENCE)
 
     def _made_room(self, size: int) -> None:
         """Evict the oldest entries if `size` more bytes may have crossed the limit."""

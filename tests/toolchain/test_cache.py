@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from commands import command_fixture  # noqa: F401  the fixture `minbuild`
+from filelock import FileLock
 
 from minbuild.errors import BadInput
 from minbuild.options.byte_sizes import parse_size, size_text
@@ -129,3 +132,39 @@ def test_sizes_are_read_as_people_write_them(text: str, size: int | None) -> Non
 
 def test_sizes_are_written_as_people_read_them() -> None:
     assert [size_text(n) for n in (5, 2048, 3 << 20, 3 << 29)] == ["5 B", "2.0 KiB", "3.0 MiB", "1.5 GiB"]
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
+    """One whose waits are announced at once."""
+    monkeypatch.setattr("minbuild.toolchain.cache._PATIENCE", 0.1)
+    return Cache(tmp_path)
+
+
+def test_a_wait_for_another_process_is_announced_once(cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
+    (cache.root / "locks").mkdir()
+    with FileLock(cache.root / "locks" / "ab"), ThreadPoolExecutor() as pool:
+        waiting = [pool.submit(entered, cache, "ab" + end) for end in "cd"]
+        time.sleep(0.5)
+        assert not any(each.done() for each in waiting)
+        assert [r.getMessage() for r in caplog.records] == [
+            f"Another build holds a lock of the cache {cache.root}. Waiting for it, at most 120 seconds at a time."
+        ]
+    for each in waiting:
+        each.result()
+    assert len(caplog.records) == 1
+
+
+def test_a_wait_for_a_thread_of_the_same_build_is_not(cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
+    with ThreadPoolExecutor() as pool:
+        with cache.alone("abc"):
+            waiting = pool.submit(entered, cache, "abd")
+            time.sleep(0.5)
+            assert not waiting.done()
+        waiting.result()
+    assert not caplog.records
+
+
+def entered(cache: Cache, key: str) -> None:
+    with cache.alone(key):
+        pass
