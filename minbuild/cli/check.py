@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from minbuild.analysis.package_compatibility import missing_capabilities, read_package
+from minbuild.analysis.package_compatibility import InstalledPackage, missing_capabilities, read_package
 from minbuild.cli import build_options as building
 from minbuild.cli.progress import (
     ArtifactSets,
@@ -21,16 +22,29 @@ from minbuild.cli.progress import (
 from minbuild.codegen.atomic_write import write_file
 from minbuild.errors import BadInput, Unsupported
 from minbuild.options.build_options import ALL, GRADIENTS, LOSS
+from minbuild.options.byte_sizes import parse_size
 from minbuild.options.graph_selection import TRAIN
 from minbuild.options.plan_options import PlanOptions
 from minbuild.planning.compile import compile_models
+from minbuild.planning.compiled_model import CompiledModel
+from minbuild.planning.ram_budget import RamPoint, ram_of
 
 
 def check(
     artifacts: ArtifactSets,
-    package: Annotated[Path, typer.Option("--package", "-p", help="Folder that minbuild reduce wrote.")],
+    package: Annotated[
+        Path | None, typer.Option("--package", "-p", help="Folder that minbuild reduce wrote.")
+    ] = None,
     dim: building.Dims = None,
     max_dim: Largest = None,
+    ram: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="A budget for memory, as given to minbuild reduce, such as 1.5MB: is there a plan, what does it cost, "
+            "and what do other budgets? Exit code 5, with the least that is possible, where there is none.",
+        ),
+    ] = None,
     finite_checks: Annotated[
         str,
         typer.Option(metavar="WHAT", help="As given to minbuild reduce: gradients, loss, all or off."),
@@ -44,35 +58,86 @@ def check(
     ops_dir: OpsFolders = None,
     verbose: Verbose = False,
 ) -> None:
-    """Check whether an existing package can run ARTIFACTS without rebuilding."""
+    """Check whether an existing package can run ARTIFACTS without rebuilding, or a budget of memory can be met."""
     with exit_with_code(verbose):
+        if package is None and ram is None:
+            raise BadInput("Nothing to check: give --package DIR, --ram SIZE, or both.")
         if write_plan is not None and len(artifacts) > 1:
             raise BadInput(f"--write-plan {write_plan}: is for one model. Give one folder.")
-        there = read_package(package)
+        there = read_package(package) if package is not None else None
+        budget = None if ram is None else _bytes_of(ram)
         models = compile_models(
             artifacts,
             parse_sizes("--dim", dim),
             parse_sizes("--max-dim", max_dim),
             tuple(ops_dir or ()),
-            options=PlanOptions(
-                there.graphs,
-                packs=there.packs,
-                checks_loss=finite_checks in (LOSS, ALL),
-                native_halves=there.native_halves,
-            ),
+            options=_plan_options(there, finite_checks in (LOSS, ALL), budget),
         )
-        does = TRAIN if TRAIN in there.graphs else " and ".join(there.graphs)
-        findings = []
-        for folder, model in zip(artifacts, models, strict=True):
-            found = missing_capabilities(model, there)
-            findings += [f"{folder}: {finding}" if len(artifacts) > 1 else finding for finding in found]
-            if not found:
-                largest = max(arena.peak for arena in model.arenas)
-                print_lines(
-                    f"{folder}: {package} can {does} it: plan {len(model.plan_bytes):,} bytes, "
-                    f"memory for temporaries {largest:,} bytes."
-                )
-        if findings:
-            raise Unsupported(findings)
+        if budget is not None:
+            for folder, model in zip(artifacts, models, strict=True):
+                print_lines(*_budget_lines(f"{folder}: " if len(artifacts) > 1 else "", model, budget))
+        if there is not None and package is not None:
+            _check_package(artifacts, models, package, there)
         if write_plan is not None:
             write_file(write_plan, models[0].plan_bytes)
+
+
+def _check_package(
+    artifacts: Sequence[Path], models: Sequence[CompiledModel], package: Path, there: InstalledPackage
+) -> None:
+    """Raises Unsupported where the library of `package` lacks something for one of `models`."""
+    does = TRAIN if TRAIN in there.graphs else " and ".join(there.graphs)
+    findings = []
+    for folder, model in zip(artifacts, models, strict=True):
+        found = missing_capabilities(model, there)
+        findings += [f"{folder}: {finding}" if len(artifacts) > 1 else finding for finding in found]
+        if not found:
+            largest = max(arena.peak for arena in model.arenas)
+            print_lines(
+                f"{folder}: {package} can {does} it: plan {len(model.plan_bytes):,} bytes, "
+                f"memory for temporaries {largest:,} bytes."
+            )
+    if findings:
+        raise Unsupported(findings)
+
+
+def _bytes_of(ram: str) -> int:
+    size = parse_size(ram)
+    if not size:
+        raise BadInput(f"--ram {ram}: not a number of bytes. Write it as 65536, 64K or 1.5MB.")
+    return size
+
+
+def _plan_options(there: InstalledPackage | None, checks_loss: bool, ram: int | None) -> PlanOptions:
+    """Those of the package, if there is one."""
+    usual = PlanOptions(checks_loss=checks_loss, ram=ram, ram_curve=ram is not None)
+    if there is None:
+        return usual
+    return PlanOptions(
+        there.graphs,
+        packs=there.packs,
+        checks_loss=checks_loss,
+        native_halves=there.native_halves,
+        ram=ram,
+        ram_curve=ram is not None,
+    )
+
+
+def _budget_lines(prefix: str, model: CompiledModel, budget: int) -> Iterator[str]:
+    """The price of a budget that can be met, and of others."""
+    found = ram_of(model.plan, model.largest)
+    price = "as it is without a budget"
+    if model.fitted is not None:
+        price = f"a training step takes about {100 * model.fitted.added_time:.0f} % longer by estimate"
+    yield (
+        f"{prefix}{found:,} bytes of RAM fit into {budget:,}, {model.plan.persistent_bytes:,} of them for what "
+        f"persists: {price}."
+    )
+    yield f"{prefix}Time of a training step over RAM, by estimate:"
+    for point in model.ram_curve:
+        yield f"{prefix}{curve_line(point)}"
+
+
+def curve_line(point: RamPoint) -> str:
+    """A point of the curve as text."""
+    return f"  {point.ram:>15,} bytes  {1 + point.added_time:.2f} times"

@@ -155,8 +155,8 @@ class BuildOptions:
     ram: str = choice(
         (UNLIMITED,),
         "bytes of RAM for temporaries, at the largest sizes, and for what persists between calls; for fewer, a "
-        "training step computes parts of its forward pass twice (exit code 5 where no plan is so small). Results have "
-        "the same bits",
+        "training step computes the batch in slices, or parts of its forward pass twice (exit code 5 where no plan is "
+        "so small). Slices add gradients up in another order; everything else keeps the same bits",
         PLAN,
         sized=True,
     )

@@ -29,3 +29,4 @@ class PlanOptions:
     updates: Updates = Updates()  # where parameters are updated
     native_halves: bool = False  # products of halves by the processor's own arithmetic
     ram: int | None = None  # budget in bytes for the arena and what persists
+    ram_curve: bool = False  # estimate the time of training steps for other budgets, too

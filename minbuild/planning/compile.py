@@ -28,7 +28,7 @@ from minbuild.planning.batch_slices import BatchSlices, batch_slices
 from minbuild.planning.compiled_model import DEFAULT_LARGEST, CompiledModel, with_large_checkpoint
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan, is_wide
-from minbuild.planning.ram_budget import fit, ram_of
+from minbuild.planning.ram_budget import RamPoint, curve, fit, ram_of
 from minbuild.planning.rollback import check_refusals
 from minbuild.planning.size_limits import check_constants, check_elements, check_scratch, needs_64_bits
 from minbuild.planning.threads import threads_of
@@ -103,6 +103,7 @@ def compile_artifacts(
     if options.threads == AUTO:
         threads, plan = _affordable(optimized, operators, options, sizes, threads, plan=plan)
     fitted = None
+    points: tuple[RamPoint, ...] = ()
     if options.ram is not None:
         if options.threads == AUTO and threads > 1 and ram_of(plan, sizes) > options.ram:
             threads = 1  # every thread has scratch memory of its own
@@ -134,6 +135,7 @@ def compile_artifacts(
             fused=None if options.updates.fused else fused,
         )
         plan = fitted.plan if fitted else plan
+        points = curve(program, operators, sizes, build, slicing) if options.ram_curve else ()
         if fitted and options.updates.fused:
             check_refusals(fitted.program, operators)
     check_scratch(plan, sizes, fixed)
@@ -156,6 +158,7 @@ def compile_artifacts(
         threads=threads,
         separate_plan=separate_plan,
         fitted=fitted,
+        ram_curve=points,
     )
     return with_large_checkpoint(model) if large else model
 

@@ -22,7 +22,7 @@ from minbuild.planning.inference_export import inference
 from minbuild.planning.library_contents import COMPONENTS
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import dense_form, encode_plan, is_wide
-from minbuild.planning.ram_budget import FittedPlan
+from minbuild.planning.ram_budget import FittedPlan, RamPoint
 
 DEFAULT_LARGEST = 32  # of free dimensions
 BATCHES = (1, 8)  # smaller ones that a report tells of
@@ -48,6 +48,7 @@ class CompiledModel:
     threads: int = 1  # most that work on a call: what scratch memory is planned for
     compact_checkpoint: FileBytes = b""  # what devices start from, if not the checkpoint itself
     fitted: FittedPlan | None = None  # what it cost to fit the plan into a budget of RAM
+    ram_curve: tuple[RamPoint, ...] = ()  # the most RAM first, where it was asked for
     straight: frozenset[str] = frozenset()  # kernels whose steps a compiled plan calls directly
     separate_plan: bytes = b""  # of a model with fused updates: the plan without, for the proof
     direct_plan: bytes = b""  # of a model with equal lowerings: the plan without, for the proof

@@ -26,10 +26,20 @@ from minbuild.planning.batch_slices import BatchSlices, SlicedStep
 from minbuild.planning.plan import peak_bytes
 
 _CORRECTIONS = 6  # of a limit that a plan exceeds
+_BETWEEN = 3  # budgets between the least and the most RAM that the curve has points for
 _DESCENTS = 4  # of limits below the one that nothing fits
 _SMALLER = 0.9  # of what a limit reached that nothing fits: the limit that is tried next
 
 Build = Callable[[Program, bool], Plan]  # False: the layout of the arena is not searched for
+
+
+@dataclass(frozen=True, slots=True)
+class RamPoint:
+    """A plan on the curve of time over memory: bytes of RAM, and what its training step takes longer than without a
+    budget, as an estimated share."""
+
+    ram: int
+    added_time: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +99,8 @@ def fit(
     program, with the smallest arena or soon. `slicing` says how the batch can be in slices, or raises Unsupported with
     the reason why not; `fused` gives the bytes of RAM with updates inside of the training step, for the message. Raises
     OverBudget with the least that was found."""
-    free = optimize(lowered, registry)
-    before = build(free, True)
+    search = _search(lowered, registry, sizes, budget, build)
+    before = search.before
     if ram_of(before, sizes) <= budget:
         return None
     if not any(p.name == TRAIN for p in lowered.procedures):
@@ -98,11 +108,62 @@ def fit(
             f"--ram {size_text(budget)}: the graphs take {ram_of(before, sizes):,} bytes of RAM, and only training "
             "steps can compute anything twice to take less. Give more, or a smaller --max-dim."
         )
-    search = _Search(lowered, registry, sizes, budget, build, free=free, before=before)
     found = search.sliced(slicing) or search.checkpointed()
     if found is not None:
         return found
     raise OverBudget(search.refusal(fused))
+
+
+def curve(
+    lowered: Program,
+    registry: Registry,
+    sizes: Mapping[str, int],
+    build: Build,
+    slicing: Callable[[], BatchSlices],
+) -> tuple[RamPoint, ...]:
+    """Estimated time of a training step over bytes of RAM: of the plan without a budget, the smallest one, and some for
+    budgets between them, the largest first, each slower than the ones before it.
+
+    `lowered`, `registry`, `sizes`, `build` and `slicing` are those of `fit`."""
+    search = _search(lowered, registry, sizes, 1, build)
+    most = RamPoint(ram_of(search.before, sizes), 0.0)
+    if not any(p.name == TRAIN for p in lowered.procedures):
+        return (most,)
+    slices = _once(slicing)
+    search.sliced(slices)
+    least = search.smallest_plan()
+    found = {most, RamPoint(least.ram, least.added_time)}
+    for part in range(1, _BETWEEN + 1):
+        budget = least.ram + (most.ram - least.ram) * part // (_BETWEEN + 1)
+        fitted = fit(lowered, registry, sizes, budget, build, slicing=slices)
+        if fitted is not None:
+            found.add(RamPoint(fitted.ram, fitted.added_time))
+    kept: list[RamPoint] = []
+    for point in sorted(found, key=lambda p: (p.ram, p.added_time)):
+        if not kept or point.added_time < kept[-1].added_time:
+            kept.append(point)
+    return tuple(kept[::-1])
+
+
+def _once(slicing: Callable[[], BatchSlices]) -> Callable[[], BatchSlices]:
+    """`slicing` that gives or raises again what it did before."""
+    try:
+        slices = slicing()
+    except Unsupported as error:
+        found = list(error.findings)
+
+        def refuse() -> BatchSlices:
+            raise Unsupported(found)
+
+        return refuse
+    return lambda: slices
+
+
+def _search(
+    lowered: Program, registry: Registry, sizes: Mapping[str, int], budget: int, build: Build
+) -> _Search:
+    free = optimize(lowered, registry)
+    return _Search(lowered, registry, sizes, budget, build, free=free, before=build(free, True))
 
 
 @dataclass

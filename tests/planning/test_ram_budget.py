@@ -50,3 +50,29 @@ def test_too_little_is_refused_with_the_least(minbuild: Command, tmp_path) -> No
     with pytest.raises(OverBudget):
         compile_model(FREE, {}, {}, options=PlanOptions(ram=least - 1))
     assert ram_of(compile_model(FREE, {}, {}, options=PlanOptions(ram=least)).plan, {"batch": 32}) <= least
+
+
+def test_check_names_the_price_of_budgets_and_the_least(minbuild: Command) -> None:
+    """Every point of the curve can be had: the last one is the least, and the first one costs nothing."""
+    said = minbuild("check", FREE, "--ram", "1GB")
+    assert said.code == 0 and "as it is without a budget" in said.out
+    points = re.findall(r"^ +([\d,]+) bytes +([\d.]+) times$", said.out, re.M)
+    sizes, times = [int(size.replace(",", "")) for size, _ in points], [float(time) for _, time in points]
+    assert len(points) > 1 and sizes == sorted(sizes, reverse=True) and times == sorted(times)
+    assert times[0] == 1 and sizes[0] == ram_of(compile_model(FREE, {}, {}).plan, {"batch": 32})
+    least = minbuild("check", FREE, "--ram", str(sizes[-1]))
+    assert (
+        least.code == 0
+        and f"{sizes[-1]:,} bytes of RAM fit" in least.out
+        and "longer by estimate" in least.out
+    )
+    refused = minbuild("check", FREE, "--ram", str(sizes[-1] - 1))
+    assert refused.code == 5 and f"takes {sizes[-1]:,} bytes of RAM" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"), [((), "Nothing to check"), (("--ram", "much"), "not a number of bytes")]
+)
+def test_check_refuses_to_guess(minbuild: Command, given: tuple[str, ...], said: str) -> None:
+    refused = minbuild("check", FREE, *given)
+    assert refused.code == 2 and said in refused.err
