@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -58,6 +58,7 @@ from minbuild.toolchain import (
 )
 from minbuild.verify.operator_times import time_all
 from minbuild.verify.prove import prove_all
+from minbuild.verify.ram_price import with_measured_prices
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         largest=request.largest,
         ops_folders=request.ops_folders,
         log=progress.detail,
-        options=_plan_options(build_options, targets),
+        options=replace(_plan_options(build_options, targets), ram_curve=request.analysis),
     )
     add_components = with_abi if request.abi else with_components
     planned = tuple(add_components(model, request.components, request.export_outputs) for model in planned)
@@ -149,7 +150,8 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     models = dict(zip(names_of(request.artifacts, planned), planned, strict=True))
     for name, model in models.items():
         check_one_file(model, request.reference, request.abi, integrations)
-        for note in (*model.artifacts.notes, _memory_line(model), *_budget_lines(model)):
+        fitted = (model.fitted.note,) if model.fitted else ()
+        for note in (*model.artifacts.notes, _memory_line(model), *fitted):
             progress.note(f"{name}: {note}" if len(models) > 1 else note)
         check_address_space(model.plan, model.largest, name, (str(t) for t in targets if t.traits.bits == 32))
     build_options = with_loop_variants(planned, build_options, request.extra != ExtraRequirements())
@@ -183,6 +185,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     if request.analysis and not cmake:
         what_if = run_what_if(builder, pairs, planned, request.extra)
     times = time_all(builder, models, pairs) if request.time else (None,) * len(pairs)
+    models = with_measured_prices(builder, models, pairs) if request.time else models
     progress.stage("Measuring")
     results = [TargetResult(*found) for found in zip(pairs, verifications, what_if, times, strict=True)]
     report = replace(
@@ -347,24 +350,3 @@ def _memory_line(model: CompiledModel) -> str:
     )
     at = ", ".join(f"{symbol} {size}" for symbol, size in model.largest.items())
     return f"Memory for temporaries{f' at {at}' if at else ''}: {largest.peak:,} bytes{over}"
-
-
-def _budget_lines(model: CompiledModel) -> Iterator[str]:
-    """The price of a budget of RAM."""
-    fitted = model.fitted
-    if fitted is not None:
-        ways = []
-        if fitted.slices is not None:
-            rounds = fitted.slices.micro["train"].rounds
-            ways.append(f"The batch is computed in {rounds} slices of {fitted.slices.size}.")
-        if fitted.repeated:
-            ways.append(f"{fitted.repeated} calls of a training step run again.")
-        if fitted.tiled:
-            ways.append("Large gradients are computed in slices of channels.")
-        if fitted.unsliced:
-            ways.append(f"Slices of the batch are not possible: {fitted.unsliced}.")
-        yield (
-            f"RAM fitted to the budget: {fitted.ram:,} bytes instead of {fitted.before:,}, of them "
-            f"{model.plan.persistent_bytes:,} that persist. {' '.join(ways)} A training step takes about "
-            f"{100 * fitted.added_time:.0f} % longer by estimate"
-        )

@@ -82,6 +82,7 @@ def _facts(name: str, compiled: CompiledModel, notes: tuple[str, ...]) -> ModelR
         notes=(*compiled.artifacts.notes, *notes),
         smaller=compiled.smaller,
         tensors=tensors_of(compiled),
+        ram_price=compiled.ram_price,
     )
 
 
@@ -304,17 +305,9 @@ def _rows(
     for share in attribution.shares:
         owner = share.owner
         if owner.kind != "operator":
-            rows.append(
-                Row(
-                    owner.kind,
-                    name=owner.name,
-                    bytes=share.bytes,
-                    users=owner.operators,
-                    types=(),
-                    nodes=(),
-                    symbols=_named(share.pieces),
-                )
-            )
+            named = _named(share.pieces)
+            row = Row(owner.kind, owner.name, share.bytes, owner.operators, types=(), nodes=(), symbols=named)
+            rows.append(row)
     return tuple(rows)
 
 

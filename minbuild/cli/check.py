@@ -21,13 +21,14 @@ from minbuild.cli.progress import (
 )
 from minbuild.codegen.atomic_write import write_file
 from minbuild.errors import BadInput, Unsupported
+from minbuild.ir.ram_price import RamPoint
 from minbuild.options.build_options import ALL, GRADIENTS, LOSS
 from minbuild.options.byte_sizes import parse_size
 from minbuild.options.graph_selection import TRAIN
 from minbuild.options.plan_options import PlanOptions
 from minbuild.planning.compile import compile_models
 from minbuild.planning.compiled_model import CompiledModel
-from minbuild.planning.ram_budget import RamPoint, ram_of
+from minbuild.planning.ram_budget import ram_of
 
 
 def check(

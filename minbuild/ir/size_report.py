@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from minbuild.ir.operator_times import OperatorTime, Timing
+from minbuild.ir.ram_price import RamPrice
 
 SCHEMA = 1
 
@@ -287,6 +288,7 @@ class ModelReport:
     notes: tuple[str, ...] = ()
     smaller: tuple[Smaller, ...] = ()  # batches than that of `sizes`, the smallest first
     tensors: tuple[ModelTensor, ...] = ()  # the largest first
+    ram_price: RamPrice | None = None  # of one model
 
     @property
     def arena(self) -> int:

@@ -13,6 +13,7 @@ from minbuild.frontend.files import read_shared
 from minbuild.ir import Plan, Program, TrainingArtifacts, fingerprint_of
 from minbuild.ir.dims import symbols_in
 from minbuild.ir.mapped import FileBytes
+from minbuild.ir.ram_price import RamPoint
 from minbuild.ops import Registry, registry
 from minbuild.options.build_options import AUTO
 from minbuild.options.did_you_mean import listed
@@ -28,7 +29,7 @@ from minbuild.planning.batch_slices import BatchSlices, batch_slices
 from minbuild.planning.compiled_model import DEFAULT_LARGEST, CompiledModel, with_large_checkpoint
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan, is_wide
-from minbuild.planning.ram_budget import RamPoint, curve, fit, ram_of
+from minbuild.planning.ram_budget import curve, fit, ram_of
 from minbuild.planning.rollback import check_refusals
 from minbuild.planning.size_limits import check_constants, check_elements, check_scratch, needs_64_bits
 from minbuild.planning.threads import threads_of
@@ -154,7 +155,7 @@ def compile_artifacts(
         checkpoint=checkpoint,
         fixed=fixed,
         largest=sizes,
-        options=options,
+        options=replace(options, ram_curve=False),  # of what is planned again, it stays the same
         threads=threads,
         separate_plan=separate_plan,
         fitted=fitted,

@@ -10,6 +10,7 @@ from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.ir import Plan, Program, TrainingArtifacts
 from minbuild.ir.mapped import FileBytes
+from minbuild.ir.ram_price import RamPoint, RamPrice
 from minbuild.ir.size_report import Arena, Smaller
 from minbuild.ops import Registry
 from minbuild.options.graph_selection import EVALUATE, select_graphs
@@ -22,7 +23,7 @@ from minbuild.planning.inference_export import inference
 from minbuild.planning.library_contents import COMPONENTS
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import dense_form, encode_plan, is_wide
-from minbuild.planning.ram_budget import FittedPlan, RamPoint
+from minbuild.planning.ram_budget import FittedPlan
 
 DEFAULT_LARGEST = 32  # of free dimensions
 BATCHES = (1, 8)  # smaller ones that a report tells of
@@ -49,6 +50,7 @@ class CompiledModel:
     compact_checkpoint: FileBytes = b""  # what devices start from, if not the checkpoint itself
     fitted: FittedPlan | None = None  # what it cost to fit the plan into a budget of RAM
     ram_curve: tuple[RamPoint, ...] = ()  # the most RAM first, where it was asked for
+    measured_time: float | None = None  # that a step takes longer than without a budget, as a share
     straight: frozenset[str] = frozenset()  # kernels whose steps a compiled plan calls directly
     separate_plan: bytes = b""  # of a model with fused updates: the plan without, for the proof
     direct_plan: bytes = b""  # of a model with equal lowerings: the plan without, for the proof
@@ -83,6 +85,15 @@ class CompiledModel:
         sizes = [size for size in BATCHES if size < self.largest[symbol]]
         peaks = [max(arena_peak(r, {**self.largest, symbol: size}) for r in routines) for size in sizes]
         return tuple(Smaller(symbol, s, peak) for s, peak in zip(sizes, peaks, strict=True) if peak < whole)
+
+    @property
+    def ram_price(self) -> RamPrice | None:
+        """The price of the budget of RAM, where the plan was fitted into one or others were tried."""
+        fitted = self.fitted
+        if fitted is None:
+            most = self.ram_curve[0].ram if self.ram_curve else 0
+            return RamPrice(most, most, 0.0, curve=self.ram_curve) if most else None
+        return RamPrice(fitted.ram, fitted.before, fitted.added_time, self.measured_time, self.ram_curve)
 
     @property
     def arenas(self) -> tuple[Arena, ...]:

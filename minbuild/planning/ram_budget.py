@@ -14,6 +14,7 @@ from functools import partial
 
 from minbuild.errors import OverBudget, Unsupported
 from minbuild.ir import Plan, Procedure, Program
+from minbuild.ir.ram_price import RamPoint
 from minbuild.ops import Registry
 from minbuild.options.byte_sizes import size_text
 from minbuild.passes.analysis.call_costs import seconds_of
@@ -34,15 +35,6 @@ Build = Callable[[Program, bool], Plan]  # False: the layout of the arena is not
 
 
 @dataclass(frozen=True, slots=True)
-class RamPoint:
-    """A plan on the curve of time over memory: bytes of RAM, and what its training step takes longer than without a
-    budget, as an estimated share."""
-
-    ram: int
-    added_time: float
-
-
-@dataclass(frozen=True, slots=True)
 class FittedPlan:
     """A plan for a budget: its program, and what its training step costs."""
 
@@ -56,6 +48,26 @@ class FittedPlan:
     slices: SlicedStep | None = None  # the training step of a slice, where the batch is in slices
     unsliced: str = ""  # why it is not
     tiled: bool = False  # large gradients are in slices of channels
+
+    @property
+    def note(self) -> str:
+        """The ways that were taken and the price, as text."""
+        ways = []
+        if self.slices is not None:
+            ways.append(
+                f"The batch is computed in {self.slices.micro[TRAIN].rounds} slices of {self.slices.size}."
+            )
+        if self.repeated:
+            ways.append(f"{self.repeated} calls of a training step run again.")
+        if self.tiled:
+            ways.append("Large gradients are computed in slices of channels.")
+        if self.unsliced:
+            ways.append(f"Slices of the batch are not possible: {self.unsliced}.")
+        return (
+            f"RAM fitted to the budget: {self.ram:,} bytes instead of {self.before:,}, of them "
+            f"{self.plan.persistent_bytes:,} that persist. {' '.join(ways)} A training step takes about "
+            f"{100 * self.added_time:.0f} % longer by estimate"
+        )
 
     def optimized(self, lowered: Program, registry: Registry, sizes: Mapping[str, int]) -> Program:
         """The program of the same choice with another `registry`. `lowered` is the program without a budget, `sizes`

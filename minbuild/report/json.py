@@ -69,4 +69,8 @@ def _model(report: ModelReport) -> dict[str, Any]:
     model["files"] = dict(report.files)
     model["sizes"] = dict(report.sizes)
     model["persistent"]["total"] = report.persistent.total
+    if report.ram_price is None:
+        del model["ram_price"]
+    elif report.ram_price.measured is None:
+        del model["ram_price"]["measured"]
     return model

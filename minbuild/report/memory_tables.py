@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from minbuild.ir.ram_price import RamPoint, RamPrice
 from minbuild.ir.size_report import Arena, ModelReport, TargetReport
 from minbuild.report.table import Line, Table, percent
 
@@ -89,6 +90,28 @@ def live_tensors(facts: ModelReport, limit: int | None = None) -> Table:
         "Peak memory",
         _when(arena),
         ("Tensor ", "Phase ", "Made by ", "Bytes", "Of peak"),
+        tuple(lines),
+    )
+
+
+def time_over_memory(facts: ModelReport, price: RamPrice) -> Table:
+    """Plans of the model of `facts` for budgets of RAM: `price` is that of the one which was built."""
+    built = RamPoint(price.ram, price.added_time)
+    points = {*price.curve, RamPoint(price.unlimited, 0.0), built}
+    lines = []
+    for point in sorted(points, key=lambda p: (-p.ram, p.added_time)):
+        remark = "without a budget" if point.ram == price.unlimited else ""
+        if point == built:
+            remark = f"{remark}; this plan" if remark else "this plan"
+            remark += f", {1 + price.measured:.2f} as measured" if price.measured is not None else ""
+        lines.append(Line((point.ram, f"{1 + point.added_time:.2f}", remark)))
+    return Table(
+        "ram-price",
+        f"Time over memory: {facts.name}",
+        "Plans for budgets of RAM (--ram), without static data. Time is that of a training step beside the plan "
+        "without one: by estimate, and with --time as measured on the machine that built the library, on one thread."
+        + (" The last one is the smallest plan." if price.curve else ""),
+        ("RAM", "Time", "Remark "),
         tuple(lines),
     )
 

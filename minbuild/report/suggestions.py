@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from minbuild.ir.size_report import Phase, SizeReport, TargetReport
 from minbuild.report import boards
 from minbuild.report.element_types import types
-from minbuild.report.memory_tables import live_tensors, model_tensors
+from minbuild.report.memory_tables import live_tensors, model_tensors, time_over_memory
 from minbuild.report.table import Line, Table, percent
 
 _OWNERS = 4  # named in a row before the others are counted
@@ -31,6 +31,9 @@ def further(report: SizeReport, target: TargetReport, limit: int | None = None) 
         yield types(target)
     if any(arena.live for arena in report.model.arenas):
         yield live_tensors(report.model, limit)
+    for facts in report.models or (report.model,):
+        if facts.ram_price:
+            yield time_over_memory(facts, facts.ram_price)
     if report.model.tensors:
         yield model_tensors(report.model, limit)
 
