@@ -123,6 +123,16 @@ def _mean(x: np.ndarray, **options: Any) -> np.ndarray:
     return np.trunc(np.sum(x, dtype=np.float64, **options) / count).astype(x.dtype)
 
 
+def _batched(ctx: OpContext) -> Iterable[int]:
+    """Samples of a mean over all positions of an image, which is a global average pool, are computed one by one. It
+    follows from the shapes: contents of axes are not known to passes."""
+    result = ctx.results[0] if ctx.results else None
+    if result is None or not result.element.is_real:
+        return ()
+    shape = ctx.shape()
+    return (0,) if len(shape) > 2 and result.shape == (*shape[:2], *[1] * (len(shape) - 2)) else ()
+
+
 def _op(name: str, mean: bool, since: tuple[int, ...], domain: str = "") -> Op:
     return Op(
         name,
@@ -135,6 +145,7 @@ def _op(name: str, mean: bool, since: tuple[int, ...], domain: str = "") -> Op:
         accumulates=frozenset({0}),
         decompose=in_steps("ReduceMean" if mean else "ReduceSum"),
         decomposes_to=("ReduceMean" if mean else "ReduceSum",),
+        batched_inputs=_batched if mean else None,
         cases=_cases,
         gradient=_mean_gradient if mean else _sum_gradient,
     )
