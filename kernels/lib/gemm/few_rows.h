@@ -8,7 +8,9 @@
 namespace minbuild {
 
 // Of an operand that is read once, as many bytes stay in the second nearest cache.
-constexpr intptr_t kNearBytes = 1 << 18;
+constexpr intptr_t kNearBytes = 1 << 17;
+// Up to as many bytes it stays in the caches as a whole.
+constexpr intptr_t kFarBytes = 1 << 22;
 // Rows of B that tiles pass over at once: streams that processors fetch ahead.
 constexpr intptr_t kStreams = 32;
 // Each row of C is a sum of rows of B, of which so many are added at once, to so many rows of C.
@@ -55,6 +57,63 @@ struct RowsBody {
   }
 };
 
+// The same of more rows of C, some of them at once: each sum takes so many products in a register. Rows of B are read
+// again for the next ones; meanwhile those after them are fetched.
+constexpr int kTallSums = 4, kTallDepth = 8;
+
+template <class T>
+struct TallRowsBody {
+  template <class W>
+  static MB_INLINE void run(const Gemm<T>* g) {
+    using V = typename W::template of<T>;
+    constexpr int kVectors = 2;
+    constexpr intptr_t kStep = kVectors * V::size;
+    const intptr_t b_row = g->b_row, n = g->n, groups = (g->m + kTallSums - 1) / kTallSums;
+    const T *a = g->a, *b = g->b;
+    bool adds = g->accumulate;
+    for (intptr_t deep = g->k, depth; deep > 0; deep -= depth, a += depth * g->a_col, b += depth * b_row, adds = true) {
+      depth = deep < kTallDepth ? deep : kTallDepth;
+      const T *x = a, *later = b + depth * b_row;
+      const intptr_t share = deep > depth ? (kTallDepth + groups - 1) / groups : 0;
+      T* c = g->c;
+      for (intptr_t left = g->m; left > 0; left -= kTallSums, later += share * b_row) {
+        T *sums[kTallSums], factors[kTallDepth][kTallSums];
+        unroll<kTallSums>([&](auto s) MB_LAMBDA {
+          sums[s] = c;
+          for (intptr_t k = 0; k < depth; ++k) factors[k][s] = g->alpha * x[k * g->a_col];
+          if (s + 1 < left) x += g->a_row, c += g->c_row;
+        });
+        intptr_t j = 0;
+        for (; j <= n - kStep; j += kStep) {
+          V y[kTallSums][kVectors];
+          unroll<kTallSums * kVectors>([&](auto i) MB_LAMBDA {
+            y[i / kVectors][i % kVectors] = adds ? V::load(sums[i / kVectors] + j + i % kVectors * V::size) : V(T(0));
+          });
+          const T *next = later + j, *from = b + j, *factor = factors[0];
+          for (intptr_t i = share; i > 0; --i, next += b_row) __builtin_prefetch(next, 0, 2);
+          for (intptr_t k = depth; k > 0; --k, from += b_row, factor += kTallSums) {
+            V row[kVectors];
+            unroll<kVectors>([&](auto v) MB_LAMBDA { row[v] = V::load(from + v * V::size); });
+            unroll<kTallSums>([&](auto s) MB_LAMBDA {
+              const V one = factor[s];
+              unroll<kVectors>([&](auto v) MB_LAMBDA { y[s][v] = muladd(one, row[v], y[s][v]); });
+            });
+          }
+          unroll<kTallSums * kVectors>([&](auto i) MB_LAMBDA {
+            y[i / kVectors][i % kVectors].store(sums[i / kVectors] + j + i % kVectors * V::size);
+          });
+        }
+        for (; j < n; ++j)
+          for (int s = 0; s < kTallSums && s < left; ++s) {
+            T sum = adds ? sums[s][j] : T(0);
+            for (intptr_t k = 0; k < depth; ++k) sum += factors[k][s] * b[k * b_row + j];
+            sums[s][j] = sum;
+          }
+      }
+    }
+  }
+};
+
 // Not in the fallback for processors without wide vectors, which tiles do for.
 template <class T>
 MB_INLINE bool takes_rows(const Gemm<T>& g) {
@@ -73,16 +132,24 @@ MB_INLINE void run_wide(Args... args) {
 template <class T>
 MB_NOINLINE void add_rows(Gemm<T> g) {
   const Gemm<T>* part = &g;
+  if (g.m > kSums) return run_wide<TallRowsBody<T>>(part);
   for (; g.k >= kAdded; g.k -= kAdded, g.a += kAdded * g.a_col, g.b += kAdded * g.b_row, g.accumulate = true)
     run_wide<RowsBody<T, kAdded>>(part);
   for (; g.k > 0; --g.k, g.a += g.a_col, g.b += g.b_row, g.accumulate = true) run_wide<RowsBody<T, 1>>(part);
 }
 
+// True of a B that caches do not keep as a whole.
 template <class T>
-MB_NOINLINE void multiply_few(const Gemm<T>& g) {
+MB_INLINE bool is_far(const Gemm<T>& g) {
+  return g.n > kFarBytes / intptr_t(sizeof(T)) / g.k;
+}
+
+// `far`: what comes next of B is fetched.
+template <class T>
+MB_NOINLINE void multiply_few(const Gemm<T>& g, bool far) {
   if (takes_rows(g)) return add_rows(g);
   Gemm<T> part = g;
-  const bool along = g.b_row == 1, ahead = g.m >= kDotRows && takes_dots(g, vector_bytes());
+  const bool along = g.b_row == 1, ahead = far && g.m >= kDotRows && takes_dots(g, vector_bytes());
   // Dot products: of all rows with some columns that stay near. Else: all columns, some depth.
   const intptr_t columns = along ? kNearBytes / intptr_t(sizeof(T)) / g.k + 1 : g.n, depth = along ? g.k : kStreams;
   for (intptr_t j = 0; j < g.n; j += columns) {

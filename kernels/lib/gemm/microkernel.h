@@ -249,6 +249,10 @@ struct DotsBody {
     using V = typename W::template of<T>;
     const T* a = g->a;
     T* c_rows = g->c;
+    // Columns lie side by side: those after these are fetched evenly while all rows pass by.
+    [[maybe_unused]] const char* later = reinterpret_cast<const char*>(g->b + g->n * g->b_col);
+    [[maybe_unused]] const intptr_t share =
+        Ahead ? kDotColumns * intptr_t(sizeof(V)) * kDotRows / ((g->m + kDotRows - 1) & -kDotRows) : 0;
     for (intptr_t left = g->m; left > 0; left -= kDotRows) {
       const T *rows[kDotRows], *b = g->b;
       point_at_rows(rows, a, g->a_row, left);
@@ -272,7 +276,7 @@ struct DotsBody {
             V row = load_lanes<V, true>(rows[r] + k);
             unroll<kDotColumns>([&](auto s) MB_LAMBDA { x[r][s] = muladd(row, column[s], x[r][s]); });
           });
-          if (Ahead) __builtin_prefetch(columns[0] + kDotColumns * (g->b_col + k));  // columns lie side by side
+          if (Ahead) __builtin_prefetch(later, 0, 2), later += share;
         }
         MB_OPAQUE(k);  // else the sums below are compiled once for each way to leave the loop
         T sums[kDotColumns][kDotRows][V::size];

@@ -20,8 +20,9 @@ namespace minbuild {
 constexpr intptr_t kRowBytes = 17 << 13, kColumnBytes = 1 << 19;
 // Elements that packing may write beyond the rows of A.
 constexpr intptr_t kBeyondRows = 16;
-// With fewer rows or columns packing costs more than it saves.
-constexpr intptr_t kFewest = 16;
+// With fewer rows or columns packing costs more than it saves; with a few more rows too, where B is read in place by
+// wide vectors. Without those, B is packed for less.
+constexpr intptr_t kFewest = 16, kFewRows = MB_DISPATCHES && !MINBUILD_AVX512 ? 24 : kFewest, kLeastRows = 4;
 // Up to this depth a product is bound by writing C, which goes faster along its rows.
 constexpr intptr_t kShallow = 64, kShallowRows = 32, kLeastDepth = 4;
 
@@ -233,12 +234,13 @@ MB_INLINE Gemm<T> part_of(const Gemm<T>& g, intptr_t i, intptr_t rows, intptr_t 
 // multiply_few in parts of some columns, as many as its blocks or whole tiles have; long ones where rows of B are read.
 template <class T>
 MB_NOINLINE void multiply_few_in_parts(const Gemm<T>& g) {
+  const bool far = is_far(g);
   const intptr_t unit = g.b_row == 1 ? kNearBytes / intptr_t(sizeof(T)) / g.k + 1 : 64;
-  if (g.members < 2 || int64_t(g.n) * g.k * intptr_t(sizeof(T)) < 4 * kLeastBytes) return multiply_few(g);
+  if (g.members < 2 || int64_t(g.n) * g.k * intptr_t(sizeof(T)) < 4 * kLeastBytes) return multiply_few(g, far);
   const intptr_t units = (g.n + unit - 1) / unit, count = g.b_row == 1 ? 4 * g.members : g.members,
                  columns = (units + count - 1) / count * unit;
   for_parts(g.team, g.members, (g.n + columns - 1) / columns,
-            [&](int32_t part, int32_t) { multiply_few(part_of(g, 0, g.m, part * columns, columns)); });
+            [&](int32_t part, int32_t) { multiply_few(part_of(g, 0, g.m, part * columns, columns), far); });
 }
 
 // add_rows in parts of some rows of C, whose vectors are those of the whole.
@@ -259,7 +261,7 @@ MB_INLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack<T
 }
 template <class T>
 MB_INLINE void multiply_few_in_parts(const Gemm<T>& g) {
-  multiply_few(g);
+  multiply_few(g, is_far(g));
 }
 template <class T>
 MB_INLINE void add_rows_in_parts(const Gemm<T>& g) {
@@ -276,8 +278,10 @@ MB_NOINLINE bool scratch_suffices(const Gemm<T>& g, const Tensor* scratch) {
 
 // True if the product is packed; else it goes as it suits its sizes.
 template <class T>
-MB_INLINE bool takes_packing(const Gemm<T>& g) {
-  return g.k >= 1 && g.n >= kFewest && (g.m >= kFewest || g.k <= kFewest);
+MB_NOINLINE bool takes_packing(const Gemm<T>& g) {
+  if (g.k < 1 || g.n < kFewest) return false;
+  if (g.k <= kFewest || g.m >= kFewRows) return true;
+  return g.m >= kLeastRows && !takes_rows(g) && !takes_dots(g, vector_bytes());
 }
 
 // True of outer products, such as gradients of weights at batch 1: C is written once, along its rows.

@@ -82,7 +82,7 @@ MB_NOINLINE void multiply_quantized(const Gemm<T>& g, const QuantizedPanels<T, P
   T* scratch = room.scratch<T>();
   intptr_t size = intptr_t(unsigned(room.count) / sizeof(T));
   if constexpr (Packs) {
-    if (large && (g.m >= kFewest || g.k <= kFewest))
+    if (large && takes_packing(g))
       return multiply_in_parts<T>(g, bytes, scratch, QuantizedPanels<T, Parts, Packs>::pack, &b, nullptr);
   }
   if (along && !takes_dots(g, bytes)) return multiply<T>(g, bytes, false, QuantizedPanels<T, Parts, Packs>::pack, &b);
