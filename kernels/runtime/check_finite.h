@@ -40,10 +40,15 @@ MB_NOINLINE bool any_not_finite(Session* s, const char* data, size_t size) {
     const char *at = data + size_t(part) * kPart, *const end = data + size;
     const char* const last = size_t(end - at) < kPart ? end : at + kPart;
     V any(0), exponent(0x7f800000);
-    for (; last - at >= intptr_t(sizeof(V)); at += sizeof(V)) {
-      const V x = V::load(reinterpret_cast<const int32_t*>(at)) & exponent;
-      any = any | (x == exponent);
-    }
+    // From several places at once: processors fetch ahead for each, which alone takes less than memory gives.
+    constexpr int kPlaces = 4;
+    const intptr_t each = (last - at) / (kPlaces * intptr_t(sizeof(V))) * intptr_t(sizeof(V));
+    for (intptr_t left = each; left > 0; left -= sizeof(V), at += sizeof(V))
+      unroll<kPlaces>([&](auto place) MB_LAMBDA {
+        const V x = V::load(reinterpret_cast<const int32_t*>(at + place * each)) & exponent;
+        any = any | (x == exponent);
+      });
+    at += (kPlaces - 1) * each;
     int32_t lanes[V::size], rest = 0;
     any.store(lanes);
     for (int32_t lane : lanes) rest |= lane;
