@@ -1,12 +1,13 @@
 """Trains every case with the address and undefined-behaviour sanitizers of g++, from C as a device would.
 
-    python tests/slow/sanitizers.py [--threads] [--dense 1|2|3|4] [NAME...]
+    python tests/slow/sanitizers.py [--threads] [--dense 1|2|3|4 | --compiled] [NAME...]
 
 The sources of each trimmed trainer and a driver that evaluates, trains and updates three times, saves and
 loads are built with g++ into one program. "packed" and "recurrent" are models of real size beside the artifact sets,
-for packed products, convolutions and recurrent layers; "quantized-..." have weights in four and eight bits. --threads:
-libraries with four threads, and the thread sanitizer instead. --dense: with dense plans, 2 and 4: with 8-bit
-indices, from 3 on: with shared names. Ends with 1 if any program reports anything.
+for packed products, convolutions and recurrent layers, "halves" has products of halves in native arithmetic, number by
+number on this machine; "quantized-..." have weights in four and eight bits. --threads: libraries with four threads, and
+the thread sanitizer instead. --dense: with dense plans, 2 and 4: with 8-bit indices, from 3 on: with shared names;
+--compiled: with plans compiled in. Ends with 1 if any program reports anything.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,7 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
 
 from case_sets import EVAL, TRAIN, CaseSet, Trainer, folders, load, trainer  # noqa: E402
+from packed_model import MODELS as LARGE  # noqa: E402
 from packed_model import packed_set  # noqa: E402
 from quantized_nets import MODELS, artifact_set  # noqa: E402
 
@@ -128,6 +131,13 @@ def write_sources(built: Trainer, folder: Path) -> list[str]:
     return [name for name in files if name.endswith(".cc")]
 
 
+def compiled(built: Trainer) -> Trainer:
+    """The trainer with its plan compiled in, and no plan to read. Raises Unsupported."""
+    contents = replace(built.contents, compiled_plan=built.data, dense=0)
+    emit_sources(contents, registry())
+    return replace(built, contents=contents, data=b"")
+
+
 def shared_library(built: Trainer, path: Path) -> Path:
     """The trainer as a sanitized shared library at `path`. Its process must be started with `preload`."""
     with tempfile.TemporaryDirectory() as name:
@@ -205,7 +215,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--threads", action="store_true")
-    parser.add_argument("--dense", type=int, choices=(1, 2, 3, 4), default=0)
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--dense", type=int, choices=(1, 2, 3, 4), default=0)
+    forms.add_argument("--compiled", action="store_true")
     parser.add_argument("names", nargs="*", metavar="NAME")
     given = parser.parse_args()
     chosen, threads = given.names, 4 if given.threads else 1
@@ -213,14 +225,15 @@ def main() -> int:
     failed = []
     with tempfile.TemporaryDirectory() as place:
         quantized = [artifact_set(Path(place), name) for name in MODELS]
-        sets = [*folders(), packed_set(Path(place)), packed_set(Path(place), name="recurrent"), *quantized]
+        sets = [*folders(), *(packed_set(Path(place), name=name) for name in LARGE), *quantized]
         if unknown := set(chosen) - {path.name for path in sets}:
             parser.error(f"no such set: {', '.join(sorted(unknown))}")
         for path in sets:
             if chosen and path.name not in chosen:
                 continue
             try:
-                built = trainer(path, threads=threads, dense=given.dense)
+                built = trainer(path, threads=threads, dense=given.dense, native_halves=path.name == "halves")
+                built = compiled(built) if given.compiled else built
             except Unsupported as error:
                 print(f"{path.name}: not supported: {str(error)[:150]}", flush=True)
                 failed.append(path.name)

@@ -25,6 +25,7 @@ from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.passes.rewrite.checkpointing import checkpointing
+from minbuild.passes.rewrite.native_products import take_native_products
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan
@@ -165,14 +166,17 @@ def trainer(
     live_bytes: int | None = None,
     dense: int = 0,
     wide: bool = False,
+    native_halves: bool = False,
 ) -> Trainer:
     """The trimmed trainer of a set, for as many `threads`; with `batch`, the first free dimension fixed; with
     `live_bytes`, calls repeated for a training step of as many bytes, at 32 of each free dimension; `dense` is the
-    form of its plan, see `dense_form`; `wide` asks for 64-bit sizes. Raises Unsupported."""
+    form of its plan, see `dense_form`; `wide` asks for 64-bit sizes; `native_halves`: as by --half-arithmetic native.
+    Raises Unsupported."""
     case, operators = load(folder), registry()
     program = lower(case.artifacts, operators, {})
     if batch is not None:
         program = lower(case.artifacts, operators, dict.fromkeys(program.symbols[:1], batch))
+    program = take_native_products(program, operators) if native_halves else program
     most = dict.fromkeys(program.symbols, 32)
     remade = () if live_bytes is None else checkpointing(live_bytes, most)
     plan = build_plan(optimize(program, operators, None, remade), operators, threads)

@@ -16,6 +16,7 @@ from minbuild.authoring import Recipe, make_artifacts, write_artifacts
 SIZE, CLASSES = 36, 10
 SEQUENCE = (3, 299, 231)  # steps, features, units
 PACKED = frozenset({"gemm_packed", "conv_packed"})
+FLOAT16, BFLOAT16 = onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
 
 
 def packed_model() -> onnx.ModelProto:
@@ -63,6 +64,18 @@ def recurrent_model() -> onnx.ModelProto:
     return net.model({"input": (FLOAT, ("batch", *SEQUENCE[:2]))}, {"output": (FLOAT, ("batch", CLASSES))})
 
 
+def half_model() -> onnx.ModelProto:
+    """Layers whose weights and activations are rounded to float16 and to bfloat16, with odd sizes and rows that start
+    between words."""
+    net, x, depth = Net(8), "input", SIZE
+    for element, wide in ((FLOAT16, 145), (BFLOAT16, 131)):
+        weight = net.add("Cast", [net.weight(f"w{element}", (depth, wide), depth)], to=element)
+        product = net.add("MatMul", [net.add("Cast", [x], to=element), weight])
+        x, depth = net.add("Tanh", [net.add("Cast", [product], to=FLOAT)]), wide
+    net.linear(x, "fc", depth, CLASSES, "output")
+    return net.model({"input": (FLOAT, ("batch", SIZE))}, {"output": (FLOAT, ("batch", CLASSES))})
+
+
 def packed_artifacts(folder: Path, name: str = "packed") -> Path:
     """The training artifacts of one of MODELS, in `folder`."""
     onnx.save(MODELS[name][0](), folder / f"{name}.onnx")
@@ -84,4 +97,8 @@ def packed_set(folder: Path, samples: int = 17, name: str = "packed") -> Path:
 
 
 # The models and the shapes of their samples.
-MODELS = {"packed": (packed_model, (9, SIZE, SIZE)), "recurrent": (recurrent_model, SEQUENCE[:2])}
+MODELS = {
+    "packed": (packed_model, (9, SIZE, SIZE)),
+    "recurrent": (recurrent_model, SEQUENCE[:2]),
+    "halves": (half_model, (SIZE,)),
+}

@@ -60,10 +60,7 @@ struct HalfTile<half> {
 
   // A group of whole rows of B, of which this one has a single row.
   static MB_INLINE void pack(const half* from, intptr_t, half* to) {
-    using V = Vec<int32_t, 4>;
-    const auto* row = reinterpret_cast<const int32_t*>(from);
-    V::load(row).store(reinterpret_cast<int32_t*>(to));
-    V::load(row + 4).store(reinterpret_cast<int32_t*>(to + 8));
+    __builtin_memcpy(to, from, kColumns * sizeof *to);
   }
 
   static MB_INLINE void add(const half* a, intptr_t a_row, const half* b, intptr_t depth, float* sums) {
