@@ -41,9 +41,12 @@ EMULATED = (
 )
 # "packed" has packed products and convolutions, for which all others are too small.
 CASES = ("artifacts", "packed", "lenet", "cnn_bn", "resnet8", "mobilenetv2", "lstm_cls", "bert_tiny")
+# Recurrent layers of every kind, whose products are packed.
+RECURRENT = ("aarch64-linux-musl", "arm-linux-musleabihf", "wasm32")
 # Weights in four and eight bits.
 QUANTIZED = ("convolutions", "int4 convolutions", "MatMulNBits")
 MATRIX = [(case, target) for case in (*CASES, *QUANTIZED) for target in EMULATED]
+MATRIX += [("recurrent", target) for target in RECURRENT]
 # "threads" is that with threads, where libraries make them by system calls, and by Windows, and where they are workers.
 THREADED = ("aarch64-linux-musl", "riscv64-linux-musl", "x86_64-windows", "wasm32-threads")
 MATRIX += [("threads", target) for target in THREADED]
@@ -59,6 +62,12 @@ MATRIX += [(case, target) for case in DENSE for target in ("wasm32", "arm-linux-
 
 @functools.cache
 def model_of(case: str) -> CompiledModel:
+    if case == "recurrent":
+        with tempfile.TemporaryDirectory() as name:
+            model = compile_model(packed_artifacts(Path(name), case), {}, {}, (), lambda line: None)
+        layers = {f"{kind}{part}_packed" for kind in ("lstm", "gru", "rnn") for part in ("", "_grad")}
+        assert {k.function for k in model.plan.kernels} >= layers and model.plan.symbols
+        return model
     if case in ("packed", "threads"):
         threads = "3" if case == "threads" else "off"
         with tempfile.TemporaryDirectory() as name:
