@@ -110,7 +110,7 @@ def compile_artifacts(
             threads = 1  # every thread has scratch memory of its own
             plan = build_plan(optimized, operators, threads, packs=options.packs)
 
-        def build(each: Program, search: bool = True) -> Plan:
+        def build(each: Program, search: int = 1) -> Plan:
             return build_plan(each, operators, threads, packs=options.packs, search=search)
 
         def slicing() -> BatchSlices:

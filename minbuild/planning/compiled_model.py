@@ -132,7 +132,8 @@ def replan(model: CompiledModel, operators: Registry) -> CompiledModel:
         program = model.fitted.optimized(model.program, operators, model.largest)
     else:
         program = optimize(model.program, operators)
-    plan = build_plan(program, operators, model.threads, packs=model.options.packs)
+    search = model.fitted.search if model.fitted else 1
+    plan = build_plan(program, operators, model.threads, packs=model.options.packs, search=search)
     before = model.plan_bytes
     data = encode_plan(plan, model.largest, is_wide(before), model.options.kernel_names, dense_form(before))
     return replace(

@@ -45,7 +45,7 @@ class _Builder:
     registry: Registry
     threads: int  # that may work on a call
     packs: bool  # kernels that pack may be chosen
-    search: bool  # for a smaller arena than that of the best packing
+    search: int  # for a smaller arena than that of the best packing: times the usual work
     tensors: dict[PlanTensor, int] = field(default_factory=dict)
     kernels: dict[Kernel, int] = field(default_factory=dict)
     features: set[str] = field(default_factory=set)
@@ -147,11 +147,11 @@ class _Builder:
 
 
 def build_plan(
-    program: Program, registry: Registry, threads: int = 1, packs: bool = True, search: bool = True
+    program: Program, registry: Registry, threads: int = 1, packs: bool = True, search: int = 1
 ) -> Plan:
     """The plan of a program whose passes are done, with scratch memory for as many `threads`; unless it `packs`, with
-    one kernel for products of any size; unless it may `search`, with the first good layout of the arena. `program` is
-    lowered and optimised, `registry` has the kernels. Raises Unsupported where no kernel serves."""
+    one kernel for products of any size. A layout of the arena is searched for with `search` times the usual work.
+    `program` is lowered and optimised, `registry` has the kernels. Raises Unsupported where no kernel serves."""
     builder = _Builder(program, registry, threads, packs, search)
     builder.lay_out_persistent()
     routines = tuple(_routine(builder, p) for p in program.procedures)

@@ -3,7 +3,8 @@
 A batch in slices is tried first, as its price is small: larger slices before smaller ones. Where slices do not suffice,
 or samples depend on each other, calls of the forward pass run again. The passes know live bytes before batch tiling,
 sharing of storage and the arena's layout; the plan knows the bytes that the device takes. So the passes are run with a
-limit, the plan is measured, and the limit is corrected. A layout is searched for where it may decide only.
+limit, the plan is measured, and the limit is corrected. A layout is searched for where it may decide only, and longer
+where the search misses what may be possible.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ _BETWEEN = 3  # budgets between the least and the most RAM that the curve has po
 _DESCENTS = 4  # of limits below the one that nothing fits
 _SMALLER = 0.9  # of what a limit reached that nothing fits: the limit that is tried next
 
-Build = Callable[[Program, bool], Plan]  # False: the layout of the arena is not searched for
+Build = Callable[
+    [Program, int], Plan
+]  # with so many times the usual work to search for a layout of the arena
+_NO_SEARCH, _SEARCH, _LONG_SEARCH = 0, 1, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ class FittedPlan:
     slices: SlicedStep | None = None  # the training step of a slice, where the batch is in slices
     unsliced: str = ""  # why it is not
     tiled: bool = False  # large gradients are in slices of channels
+    search: int = 1  # for the layout of the arena: times the usual work
 
     @property
     def note(self) -> str:
@@ -175,7 +180,7 @@ def _search(
     lowered: Program, registry: Registry, sizes: Mapping[str, int], budget: int, build: Build
 ) -> _Search:
     free = optimize(lowered, registry)
-    return _Search(lowered, registry, sizes, budget, build, free=free, before=build(free, True))
+    return _Search(lowered, registry, sizes, budget, build, free=free, before=build(free, _SEARCH))
 
 
 @dataclass
@@ -252,13 +257,18 @@ class _Search:
         """The plan of this choice, and its price. Where no layout takes fewer bytes than `below`, the `ram` of the plan
         is what every layout takes at least."""
         program = _optimized(self.lowered, self.registry, self.sizes, slices, limit, tiled=tiled)
-        ram = 0
-        if below is not None:
-            plan = self.build(program, False)
-            ram = plan.persistent_bytes + peak_bytes(plan, self.sizes)[1]
-        if below is None or ram < below:
-            plan = self.build(program, True)
+        search = _NO_SEARCH
+        plan = self.build(program, search)
+        bound = ram = plan.persistent_bytes + peak_bytes(plan, self.sizes)[1]
+        if below is None or bound < below:
+            search = _SEARCH
+            plan = self.build(program, search)
             ram = ram_of(plan, self.sizes)
+        wanted = below if below is not None or limit is None else ram
+        if wanted is not None and bound < wanted <= ram:
+            longer = self.build(program, _LONG_SEARCH)
+            if ram_of(longer, self.sizes) < ram:
+                search, plan, ram = _LONG_SEARCH, longer, ram_of(longer, self.sizes)
         new = _training(program)
         price = seconds_of(new, self.registry, self.sizes)
         return FittedPlan(
@@ -271,6 +281,7 @@ class _Search:
             repeated=0 if limit is None else _repeated(new),
             slices=slices,
             unsliced=self.unsliced,
+            search=search,
             tiled=tiled and any(name.endswith(SLICE) for name in new.values),
         )
 

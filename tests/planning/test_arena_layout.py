@@ -120,7 +120,7 @@ def test_a_convolution_net_the_packers_alone_miss() -> None:
     rows = [(*numbers[k : k + 2], numbers[k + 2] * BATCH + numbers[k + 3]) for k in range(0, len(numbers), 4)]
     buffers = buffers_of(*rows)
     assert worst_ratio(order_buffers(buffers, BATCHES), BATCHES) == 1.0
-    assert worst_ratio(order_buffers(buffers, BATCHES, search=False), BATCHES) > 1.03
+    assert worst_ratio(order_buffers(buffers, BATCHES, search=0), BATCHES) > 1.03
 
 
 def forget() -> None:
@@ -151,13 +151,16 @@ def test_the_search_goes_on_until_the_bound_is_reached(
             self.work, self.score, self.order = 0, (2.0, 2.0), start
 
         def run(self, work: int) -> None:
-            assert work > 0
+            given.append(work)
 
+    given: list[int] = []
     monkeypatch.setattr(memory, "Search", Nothing)
     monkeypatch.setattr(memory, "ranked_orders", lambda problem: [((score, score), (1, 0))])
     buffers = buffers_of((0, 1, 16), (1, 2, 16))
     assert memory.order_buffers(buffers, [{}]) == (buffers[1], buffers[0])
     assert starts == [(1, 0)] * searched
+    memory.order_buffers(buffers, [{}], search=8)
+    assert len(given) == 2 * searched and given[1:] == [8 * work for work in given[:1]] and 0 not in given
 
 
 def brute_force_peak(buffers: Sequence[Buffer], sizes: Sequence[int]) -> int:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from case_sets import SHARED
 from commands import FREE, Command, command_fixture  # noqa: F401  the fixture `minbuild`
+from places import GOLDEN
 
 from minbuild.errors import OverBudget
+from minbuild.ir import Plan, Program
+from minbuild.ops import Registry
 from minbuild.options.plan_options import PlanOptions
+from minbuild.planning import compile as compile_module
 from minbuild.planning.compile import compile_model
 from minbuild.planning.compiled_model import replan
+from minbuild.planning.plan import build_plan
 from minbuild.planning.ram_budget import ram_of
 
 BERT, DROPOUT = SHARED / "bert_tiny", SHARED / "bert_tiny_dropout"
@@ -50,6 +56,32 @@ def test_too_little_is_refused_with_the_least(minbuild: Command, tmp_path) -> No
     with pytest.raises(OverBudget):
         compile_model(FREE, {}, {}, options=PlanOptions(ram=least - 1))
     assert ram_of(compile_model(FREE, {}, {}, options=PlanOptions(ram=least)).plan, {"batch": 32}) <= least
+
+
+@pytest.mark.parametrize("misses", [False, True])
+def test_a_layout_is_searched_for_longer_where_the_search_misses(
+    misses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The least of a longer search is that of the usual one, where this one finds it."""
+    folder, fixed = GOLDEN / "conv", {"batch": 1}
+    with pytest.raises(OverBudget) as refused:
+        compile_model(folder, fixed, {}, options=PlanOptions(ram=1))
+    least = int(re.search(r"takes ([\d,]+) bytes of RAM", str(refused.value))[1].replace(",", ""))
+
+    def build(program: Program, registry: Registry, threads: int, *, packs: bool, search: int = 1) -> Plan:
+        plan = build_plan(program, registry, threads, packs=packs, search=search)
+        if search != 1 or not misses:
+            return plan
+        apart = [[replace(b, first=0, last=len(r.steps) - 1) for b in r.buffers] for r in plan.routines]
+        routines = zip(plan.routines, apart, strict=True)
+        return replace(plan, routines=tuple(replace(r, buffers=tuple(each)) for r, each in routines))
+
+    monkeypatch.setattr(compile_module, "build_plan", build)
+    model = compile_model(folder, fixed, {}, options=PlanOptions(ram=least))
+    assert model.fitted is not None and model.fitted.search == (8 if misses else 1)
+    assert ram_of(model.plan, model.largest) == model.fitted.ram == least
+    monkeypatch.undo()
+    assert replan(model, model.registry).plan_bytes == model.plan_bytes
 
 
 def test_check_names_the_price_of_budgets_and_the_least(minbuild: Command) -> None:

@@ -62,10 +62,10 @@ def lower_bound(buffers: Sequence[Buffer], sizes: Sequence[int]) -> int:
 
 
 def order_buffers(
-    buffers: Sequence[Buffer], assignments: Sequence[Mapping[str, int]], search: bool = True
+    buffers: Sequence[Buffer], assignments: Sequence[Mapping[str, int]], search: int = 1
 ) -> tuple[Buffer, ...]:
     """The placement order of `buffers` with the smallest worst ratio of peak to lower bound over `assignments`: the
-    best packing, unless `search` is False improved by a search.
+    best packing, improved by a search that takes `search` times the usual work.
 
     Ties fall to the sum of the ratios. Raises ValueError without assignments, for a lifespan that ends before
     it starts, and for a negative size.
@@ -88,11 +88,11 @@ def _aligned(buffers: Sequence[Buffer], sizes: Sequence[int]) -> list[int]:
 
 
 @lru_cache(_REMEMBERED)
-def _best_order(problem: Problem, search: bool) -> Order:
+def _best_order(problem: Problem, search: int) -> Order:
     """The best packing, or what the search makes of the best few where none reaches every bound."""
     ranked = _packings(problem)
     best_score, best = ranked[0]
-    work = _SEARCH_WORK
+    work = _SEARCH_WORK * search
     for k, (_, start) in enumerate(ranked[: _SEARCHES if search else 0]):
         if best_score[0] <= 1.0 or len(start) * problem.columns > _LARGEST_SEARCH:
             break
