@@ -35,6 +35,7 @@ _SECTIONS = (
         "that training adds to a process.",
     ),
     ("Step time and memory at real size", "bench_large.py", "large.md", ""),
+    ("Memory by budget", "measure_memory.py", "memory.md", ""),
     ("Profiles", "measure_profiles.py", "profiles.md", "Bytes and step times of the three profiles."),
     ("Duration of `minbuild reduce`", "measure_reduce.py", "reduce_time.md", ""),
     (
