@@ -18,7 +18,7 @@ _FEW = 128
 def with_loop_variants(
     models: Sequence[CompiledModel], build_options: BuildOptions, others: bool = False
 ) -> BuildOptions:
-    """The build options with the value that `--loop-variants auto` comes to for a library of these models: one, where
+    """`build_options` with the value that `--loop-variants auto` comes to for a library of these `models`: one, where
     none of them has a size that is free or a tensor with many elements. A library that runs `others`, too, or that
     shall use AVX-512, has all."""
     if build_options.loop_variants != AUTO:
