@@ -3,11 +3,13 @@
     python tests/slow/measure_packed_weights.py --reference PYTHON [--write] [NAME...]
 
 PYTHON is an interpreter with onnx and a current onnxruntime, whose quantizers make the models: static QDQ, dynamic,
-MatMulNBits and four-bit QDQ. Low-rank adapters train beside dense layers, the head behind convolutions. Columns: bytes
-of the quantized initializers; those of the constants in the plan, and their ratio; the largest arena at batch 32 with
-quantized weights, with the same graph's weights dequantized beforehand, and of the float model; whether losses and
-parameters after three steps have the same bits as with dequantized weights; time of a step relative to that (minima of
-interleaved steps on this machine); bytes of code that it takes more. --write renews reports/baseline/packed_weights.md.
+MatMulNBits and four-bit QDQ; for the rows of torch, which torchao quantizes and torch.onnx.export writes, it has
+torch, onnxscript and torchao as well. Low-rank adapters train beside dense layers, the head behind convolutions.
+Columns: bytes of the quantized initializers; those of the constants in the plan, and their ratio; the largest arena
+at batch 32 with quantized weights, with the same graph's weights dequantized beforehand, and of the float model;
+whether losses and parameters after three steps have the same bits as with dequantized weights; time of a step
+relative to that (minima of interleaved steps on this machine); bytes of code that it takes more. --write renews
+reports/baseline/packed_weights.md: all rows, or those of NAMEs.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ RESULT = TESTS.parent / "reports/baseline/packed_weights.md"
 BATCH, ROUNDS = 32, 30
 LORA = Recipe(loss="cross-entropy", lora=LoraOptions(("*weight*",), 4))
 HEAD = Recipe(loss="cross-entropy", train=("head.*",))
+LORA_ALL = Recipe(loss="cross-entropy", lora=LoraOptions(("*",), 4))
 BIAS = Recipe(loss="cross-entropy", train=("fc*.bias",))
 MODELS = {  # what makes it, the float model, what trains
     "mlp_static": ("quantize_static, int8 a row", "mlp", LORA),
@@ -45,8 +48,11 @@ MODELS = {  # what makes it, the float model, what trains
     "matmul_nf4": ("MatMulBnb4, NF4", "matmul", LORA),
     "cnn_static": ("quantize_static, int8 a row", "cnn", HEAD),
     "cnn_dynamic": ("quantize_dynamic, uint8", "cnn", HEAD),
+    "mlp_torch": ("torchao and torch.onnx.export, int8 a row", "mlp", LORA_ALL),
+    "cnn_torch": ("torchao and torch.onnx.export, int8 a row", "cnn", HEAD),
 }
 MAKER = TESTS / "slow" / "make_quantized_models.py"
+TORCH_MAKER = TESTS / "slow" / "make_torch_quantized_models.py"
 
 
 def initializer_bytes(path: Path) -> int:
@@ -61,8 +67,9 @@ def peak(model: quantized_models.CompiledModel) -> int:
     return max(arena.peak for arena in model.arenas)
 
 
-def rows(folder: Path, names: list[str]) -> Iterator[str]:
-    for name in names or list(MODELS):
+def rows(folder: Path, names: list[str]) -> Iterator[tuple[str, str]]:
+    """Names and rows of models."""
+    for name in names:
         maker, base, recipe = MODELS[name]
         pair = Pair.of(folder / f"{name}.onnx", recipe, BATCH)
         plain = Pair.of(folder / f"{base}.onnx", recipe, BATCH).packed
@@ -80,10 +87,11 @@ def rows(folder: Path, names: list[str]) -> Iterator[str]:
         code = [path.stat().st_size for path in quantized_models.paths(libraries)]
         packed, flash = initializer_bytes(folder / f"{name}.onnx"), len(pair.packed.plan.constants)
         yield (
+            name,
             f"| {name} | {maker} | {packed:,} | {flash:,} | {flash / packed:.3f} | "
             f"{len(pair.floats.plan.constants):,} | "
             f"{peak(pair.packed):,} | {peak(pair.floats):,} | {peak(plain):,} | {'equal' if equal else 'DIFFER'} | "
-            f"{ratio:.2f} | {code[0] - code[1]:+,} |"
+            f"{ratio:.2f} | {code[0] - code[1]:+,} |",
         )
 
 
@@ -97,16 +105,20 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        subprocess.run([options.reference, str(MAKER), name], check=True, capture_output=True)
+        names = options.names or list(MODELS)
+        for maker in (MAKER, TORCH_MAKER) if any(n.endswith("torch") for n in names) else (MAKER,):
+            subprocess.run([options.reference, str(maker), name], check=True, capture_output=True)
         titles = (
             *("Model", "Made by", "Packed", "Constants", "Ratio", "Constants, folded"),
             *("Arena", "Arena, folded", "Arena, float model", "Bits", "Step", "Code"),
         )
         lines = ["| " + " | ".join(titles) + " |", "|---|---|" + "--:|" * 7 + "---|--:|--:|"]
         print(*lines, sep="\n")
-        for row in rows(folder, options.names):
+        found = {n: r for r in RESULT.read_text().splitlines() for n in MODELS if r.startswith(f"| {n} |")}
+        for model, row in rows(folder, names):
             print(row, flush=True)
-            lines.append(row)
+            found[model] = row
+        lines += [found[n] for n in MODELS if n in found]
     if options.write:
         head = "Quantized weights that stay packed, measured by `python tests/slow/measure_packed_weights.py --write`: "
         head += "bytes, and a step of batch 32 relative to weights dequantized beforehand. Dynamic quantization needs "
