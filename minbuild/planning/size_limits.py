@@ -128,6 +128,11 @@ def saved_bytes(plan: Plan) -> int:
     return plan.persistent_bytes - plan.gradient_bytes + frozen_bytes(plan)
 
 
+def state_bytes(plan: Plan) -> int:
+    """The bytes of all parameters and constants, and of gradients and optimizer state of what trains."""
+    return plan.persistent_bytes + frozen_bytes(plan) + len(plan.constants)
+
+
 def frozen_bytes(plan: Plan) -> int:
     """The bytes of parameters that a session reads where its checkpoint has them."""
     frozen = (tensor for p in plan.parameters if (tensor := plan.tensors[p.tensor]).region == FROZEN)

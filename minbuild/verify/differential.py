@@ -15,7 +15,7 @@ from minbuild.errors import ToolchainFailed, VerificationFailed
 from minbuild.ir import Plan, Program
 from minbuild.ir.mapped import FileBytes
 from minbuild.ops import Registry
-from minbuild.planning.size_limits import MOST_SAVED, saved_bytes
+from minbuild.planning.size_limits import MOST_SAVED, saved_bytes, state_bytes
 from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch, smallest_sizes
 from minbuild.toolchain import run_python
 from minbuild.verify.script import (
@@ -61,8 +61,8 @@ class Pace:
 PACES = (Pace(), Pace(lowest=1), Pace(2.0**-3, 1e-3), Pace(2.0**-6, 1e-5), Pace(2.0**-6, 1e-5, lowest=1))
 
 
-# Bytes of parameters, gradients and optimizer state from which on whole runs are short: of the smallest batches, and
-# two steps. Every step of the plan is looked at by itself as ever.
+# Bytes of parameters and constants, gradients and optimizer state from which on whole runs are short: of the smallest
+# batches, and two steps. Every step of the plan is looked at by itself as ever.
 LARGE_STATE = 2**28
 
 
@@ -85,7 +85,7 @@ def seeded_script(
     `program` is as lowered, before passes; `plan` gives the order of the free dimensions; `checkpoint` is the file that
     sessions start from, as bytes; `registry` bounds index inputs; `saves` is True for libraries that write checkpoints,
     which they do where one holds the state; `pace` scales batches and learning rate."""
-    large = plan.persistent_bytes >= LARGE_STATE
+    large = state_bytes(plan) >= LARGE_STATE
     saves = saves and saved_bytes(plan) <= MOST_SAVED
     size = smallest_sizes(program, 2 if large else 4)
     sizes = [dict.fromkeys(plan.symbols, n) for n in (size, size - 1)]

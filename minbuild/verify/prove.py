@@ -17,7 +17,7 @@ from minbuild.ir.mapped import FileBytes
 from minbuild.ir.size_report import Stack, Verification
 from minbuild.options.graph_selection import select_graphs
 from minbuild.planning.compiled_model import CompiledModel
-from minbuild.planning.size_limits import MOST_SAVED, saved_bytes
+from minbuild.planning.size_limits import MOST_SAVED, saved_bytes, state_bytes
 from minbuild.toolchain import Target, Toolchain, find_emulator, find_toolchain, host_target, why_not_run
 from minbuild.verify.cross_target import Baseline, measure_stack, not_proven, prove_foreign
 from minbuild.verify.differential import (
@@ -105,10 +105,10 @@ def prove(
     start = starting_point(model)
     compact = model.compact_checkpoint if start is model.checkpoint else b""
     bench.stage(f"Proving {name} for {here[0].target}")
-    if model.plan.persistent_bytes >= LARGE_STATE:
+    if (size := state_bytes(model.plan)) >= LARGE_STATE:
         note(
-            f"Proof: {model.plan.persistent_bytes:,} bytes persist in a session. From {LARGE_STATE:,} on, whole runs "
-            "take two steps of the smallest batches; besides, each step of the plan is checked by itself."
+            f"Proof: weights, gradients and optimizer state take {size:,} bytes. From {LARGE_STATE:,} on, whole "
+            "runs take two steps of the smallest batches; besides, each step of the plan is checked by itself."
         )
     if bench.contents.checkpoint_writing and saved_bytes(model.plan) > MOST_SAVED:
         note(

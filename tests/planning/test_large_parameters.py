@@ -23,6 +23,7 @@ from minbuild.planning.compiled_model import with_components
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.plan_encoding import is_wide
 from minbuild.planning.size_limits import check_address_space, frozen_bytes
+from minbuild.verify.differential import seeded_script
 
 TRANSFER = GOLDEN / "transfer"  # has parameters that do not train
 
@@ -92,6 +93,23 @@ def test_what_needs_one_file_is_refused_before_a_compiler_runs(
     option = "--integration zephyr" if "integrations" in asked else f"--{next(iter(asked))} "
     with pytest.raises(BadInput, match=f"^{option}.*less than 2 GB.*the parameters of .* bytes. Leave"):
         reduce(Request((TRANSFER,), tmp_path / "dist", **asked), Quiet())
+
+
+def test_weights_that_do_not_train_shorten_the_runs_of_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step takes as long whether its weights are trained or not."""
+    model = compile_model(TRANSFER, {}, {})
+
+    def actions() -> int:
+        return len(seeded_script(model.program, model.plan, model.checkpoint, model.registry).actions)
+
+    whole = actions()
+    plan = model.plan
+    others = frozen_bytes(plan), len(plan.constants)
+    assert min(others) > 0
+    monkeypatch.setattr("minbuild.verify.differential.LARGE_STATE", plan.persistent_bytes + sum(others) + 1)
+    assert actions() == whole
+    monkeypatch.setattr("minbuild.verify.differential.LARGE_STATE", plan.persistent_bytes + sum(others))
+    assert actions() < whole
 
 
 def test_exports_beyond_a_file_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,12 @@
 """Time and memory of `minbuild` at real size: reports/baseline/limits.md.
 
-    python tests/slow/measure_limits.py [--out PAGE] NAME=ARTIFACTS...
+    python tests/slow/measure_limits.py [--out PAGE] [--add] NAME=ARTIFACTS...
 
 Each set is reduced with `--no-analysis` and an empty cache. `NAME=MODEL.onnx` measures `minbuild artifacts` with AdamW
 first, and then the reduction of what it wrote; `NAME=MODEL.onnx:lora=WEIGHTS` adds low-rank matrices to these weights.
 Times are on the clock and of processors, memory is the largest sum of the resident sets of the command and all that it
 started, looked at every 20 ms. `bench_large.py` makes the artifacts of BERT-base and ResNet-50, `limit_models.py` GPT-2
-small and models of any size.
+small and models of any size. `--add` keeps the rows of other models that the page has.
 """
 
 from __future__ import annotations
@@ -55,9 +55,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=PAGE)
+    parser.add_argument("--add", action="store_true")
     parser.add_argument("sets", nargs="+", metavar="NAME=ARTIFACTS")
     options = parser.parse_args()
-    rows: list[str] = []
+    names = {given.partition("=")[0] for given in options.sets}
+    rows = (
+        [row for row in _rows(options.out) if row.split(" | ")[0].strip("| ") not in names]
+        if options.add
+        else []
+    )
     for given in options.sets:
         name, _, path = given.partition("=")
         path, _, lora = path.partition(":lora=")
@@ -65,13 +71,19 @@ def main() -> None:
             rows.append(row)
             sys.stdout.write(row + "\n")
             sys.stdout.flush()
+    when = "at the end of the last rows" if options.add else "at the end"
     about = (
         f"`minbuild` at real size, on {len(os.sched_getaffinity(0))} processors of {platform.machine()}, "
-        f"{os.getloadavg()[0]:.1f} processes running at the end: on a busy machine go by the seconds of processors. "
+        f"{os.getloadavg()[0]:.1f} processes running {when}: on a busy machine go by the seconds of processors. "
         "Memory is the largest sum of the resident sets of all processes at once. Reductions have an empty "
         "cache and `--no-analysis`."
     )
     options.out.write_text("\n".join((about, "", HEAD, *rows)) + "\n", encoding="utf-8")
+
+
+def _rows(page: Path) -> list[str]:
+    """The rows of a page that was written before."""
+    return page.read_text("utf-8").rstrip("\n").partition(f"{HEAD}\n")[2].splitlines()
 
 
 def rows_of(name: str, path: Path, lora: str) -> Iterator[str]:
