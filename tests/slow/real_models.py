@@ -434,6 +434,7 @@ def _table(rows: list[Row], there: int) -> str:
         f"built and run: {agree} agree within {WITHIN:g}, {near} as far as float32 puts others too,",
         f"{differ} differ. {planned} were planned but not built or run, and {refused} were refused or failed. Made by",
         "`tests/slow/real_models.py`, whose head says how each is trained, and what the judges and the distances are.",
+        "With `--missing`, rows of earlier runs stay: they are of the state that they were measured on.",
         "",
         "| " + " | ".join(HEAD) + " |",
         "|---|---|---|" + "--:|" * 5 + "---|--:|--:|---|",
