@@ -41,6 +41,9 @@ def parts_of(data: FileBytes) -> Iterator[FileBytes]:
 
 def write_bytes(path: Path, data: FileBytes) -> None:
     """Writes `data` as file `path`. Raises OSError."""
+    if isinstance(data, bytes):
+        path.write_bytes(data)
+        return
     with path.open("wb") as file:
         for part in parts_of(data):
             file.write(part)
