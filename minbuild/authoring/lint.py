@@ -40,7 +40,14 @@ def lint(graph: Graph, train: Sequence[str], metadata: ExporterMetadata, named: 
             f"{listed(merged)}: the exporter merged this normalisation into the layer before it, whose weight and bias "
             "train in its place. Export with optimize=False to train the normalisation."
         )
-    if lost := [n for n in metadata.lost if n not in merged]:
+    lost = [n for n in metadata.lost if n not in merged]
+    if lost and _has_quantized_weights(graph):
+        yield (
+            f"{listed(lost)}: parameters of the module that the file does not hold under these names. Weights that are "
+            "quantized stand there as integers, with names of their own, and do not train; others its exporter left "
+            "out, or keeps once where several have equal values."
+        )
+    elif lost:
         yield (
             f"{listed(lost)}: parameters of the module that the file does not hold. Of those with equal values its "
             "exporter keeps one, and their layers train as one; factors of one and unused parameters it leaves out. "
@@ -69,6 +76,11 @@ def _folded(graph: Graph, train: Sequence[str], metadata: ExporterMetadata) -> I
                 f"{what}, and does not train. Export with optimize=False to train as the module does, or name "
                 f"it with --train {name}."
             )
+
+
+def _has_quantized_weights(graph: Graph) -> bool:
+    """True if weights are dequantized in the graph."""
+    return any(n.op_type == "DequantizeLinear" and n.inputs[0] in graph.initializers for n in graph.nodes)
 
 
 def _normalizes_as_inference(graph: Graph) -> bool:

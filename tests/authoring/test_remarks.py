@@ -89,6 +89,23 @@ def test_merged_parameters_are_named(tmp_path: Path) -> None:
     )
 
 
+def test_quantized_weights_are_not_called_lost(tmp_path: Path) -> None:
+    """Integers take the place of a weight, under a name that says nothing of it."""
+    model = exported()
+    for name, values in (("_frozen", np.ones((1, 4), np.int8)), ("scale", np.float32(0.5))):
+        model.graph.initializer.append(numpy_helper.from_array(np.asarray(values), name))
+    nodes = [
+        helper.make_node("DequantizeLinear", ["_frozen", "scale"], ["twin_values"]),
+        *model.graph.node,
+        helper.make_node("Add", ["y_before", "twin_values"], ["y"]),
+    ]
+    nodes[-2].output[0] = "y_before"
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    (told,) = (n for n in made_of(model, tmp_path).notes if n.startswith("twin: "))
+    assert "not hold under these names" in told and "do not train" in told
+
+
 def test_other_exporters_say_nothing(tmp_path: Path) -> None:
     for model in (exported(lines=()), exported(said={}, lines=()), exported(lines=("torn",))):
         made = made_of(model, tmp_path)
