@@ -174,8 +174,8 @@ def free_dimensions(graph: Graph) -> tuple[str, ...]:
 
 def _unknown_sizes(model: Source, recipe: Recipe) -> Iterator[str]:
     """Sizes given to dimensions that no input has."""
-    whole = (n for n, t in model.graph.inputs.items() if is_single_number(t))
-    free = (*free_dimensions(model.graph), *whole)
+    numbers = (n for n, t in model.graph.inputs.items() if is_single_number(t))
+    free = (*free_dimensions(model.graph), *numbers)
     for name in recipe.sizes:
         if name not in free:
             cure = did_you_mean(name, free) or f" The inputs have: {listed(free) or 'none'}."

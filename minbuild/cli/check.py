@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -111,17 +112,10 @@ def _bytes_of(ram: str) -> int:
 
 def _plan_options(there: InstalledPackage | None, checks_loss: bool, ram: int | None) -> PlanOptions:
     """Those of the package, if there is one."""
-    usual = PlanOptions(checks_loss=checks_loss, ram=ram, ram_curve=ram is not None)
+    options = PlanOptions(checks_loss=checks_loss, ram=ram, ram_curve=ram is not None)
     if there is None:
-        return usual
-    return PlanOptions(
-        there.graphs,
-        packs=there.packs,
-        checks_loss=checks_loss,
-        native_halves=there.native_halves,
-        ram=ram,
-        ram_curve=ram is not None,
-    )
+        return options
+    return replace(options, graphs=there.graphs, packs=there.packs, native_halves=there.native_halves)
 
 
 def _budget_lines(prefix: str, model: CompiledModel, budget: int) -> Iterator[str]:

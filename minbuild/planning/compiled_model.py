@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from minbuild.errors import BadInput
-from minbuild.frontend.checkpoint import read_checkpoint
+from minbuild.frontend.checkpoint import parameter_bytes, read_checkpoint
 from minbuild.ir import Plan, Program, TrainingArtifacts
 from minbuild.ir.mapped import FileBytes
 from minbuild.ir.ram_price import RamPoint, RamPrice
@@ -173,6 +173,6 @@ def with_large_checkpoint(model: CompiledModel) -> CompiledModel:
     """`model`, whose parameters do not fit into the format of ONNX Runtime, with their compact form alone. Raises
     BadInput for a checkpoint that has more than parameters."""
     checkpoint = select_graphs(model.artifacts, model.options.graphs).checkpoint
-    size = sum(p.data.nbytes for p in checkpoint.parameters if p.data is not None)
+    size = parameter_bytes(checkpoint)
     wish = f"checkpoint: {size:,} bytes of parameters are more than a file of ONNX Runtime's format holds"
     return replace(model, compact_checkpoint=compact_checkpoint(checkpoint, model.plan_bytes, wish))

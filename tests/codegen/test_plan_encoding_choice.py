@@ -7,12 +7,11 @@ from dataclasses import replace
 
 import loop_models
 import pytest
+from planned_models import compiled
 
 from minbuild.codegen import plan_encoding_choice
 from minbuild.codegen.plan_encoding_choice import choose_encoding
-from minbuild.frontend.checkpoint import write_checkpoint
 from minbuild.options.build_options import COMPILED, LOOPS, PLAIN, BuildOptions
-from minbuild.planning.compile import compile_artifacts
 from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.plan_encoding import is_dense
 from minbuild.toolchain import host_target
@@ -31,9 +30,7 @@ class Sizer:
 
 @pytest.fixture(scope="module")
 def loop() -> CompiledModel:
-    made = loop_models.artifacts("elman")
-    made = replace(made, digests={made.training.source: "0" * 64})
-    return compile_artifacts(made, write_checkpoint(made.checkpoint), loop_models.REGISTRY, {}, {})
+    return compiled(loop_models.artifacts("elman"), loop_models.REGISTRY)
 
 
 @pytest.mark.parametrize(("more", "dense"), [(400, True), (40_000, False)])

@@ -10,11 +10,10 @@ import pytest
 import quantized_models
 import trainers
 from authored import source
+from planned_models import compiled, peak
 
 from minbuild.authoring import Recipe, artifacts_of
-from minbuild.frontend.checkpoint import write_checkpoint
 from minbuild.ops import registry
-from minbuild.planning.compile import compile_artifacts
 from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.kernel_selection import contents_of
 
@@ -37,13 +36,7 @@ def net(pool: str = MEAN) -> CompiledModel:
         "w": random.standard_normal((width, 3)).astype(np.float32),
     }
     made = artifacts_of(source(text, weights, 18), Recipe(loss="cross-entropy", train=("w",)), OPERATORS)
-    made = replace(made, digests={made.training.source: "0" * 64})
-    checkpoint = write_checkpoint(made.checkpoint)
-    return compile_artifacts(made, checkpoint, OPERATORS, fixed={}, largest={"batch": BATCH})
-
-
-def peak(model: CompiledModel) -> int:
-    return max(arena.peak for arena in model.arenas)
+    return compiled(made, OPERATORS, batch=BATCH)
 
 
 @pytest.fixture

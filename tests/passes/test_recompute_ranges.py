@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +9,12 @@ import pytest
 import quantized_models
 import trainers
 from authored import source
+from planned_models import compiled, peak
 
 from minbuild.authoring import Recipe, artifacts_of
-from minbuild.frontend.checkpoint import write_checkpoint
 from minbuild.ops import registry
 from minbuild.passes import manager
 from minbuild.passes.rewrite import recompute_ranges
-from minbuild.planning.compile import compile_artifacts
 from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.kernel_selection import contents_of
 
@@ -48,13 +46,7 @@ def net(between: str = "") -> CompiledModel:
         "w": random.standard_normal((8, 3)).astype(np.float32),
     }
     made = artifacts_of(source(text, weights), Recipe(loss="cross-entropy", train=("w",)), OPERATORS)
-    made = replace(made, digests={made.training.source: "0" * 64})
-    checkpoint = write_checkpoint(made.checkpoint)
-    return compile_artifacts(made, checkpoint, OPERATORS, fixed={}, largest={"batch": BATCH})
-
-
-def peak(model: CompiledModel) -> int:
-    return max(arena.peak for arena in model.arenas)
+    return compiled(made, OPERATORS, batch=BATCH)
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
 import onnx  # noqa: E402
 import quantized_models  # noqa: E402
 from onnx import numpy_helper  # noqa: E402
+from planned_models import peak  # noqa: E402
 from quantized_models import Pair  # noqa: E402
 
 from minbuild.authoring import Recipe  # noqa: E402
@@ -61,10 +62,6 @@ def initializer_bytes(path: Path) -> int:
     for tensor in onnx.load(path).graph.initializer:
         found += len(tensor.raw_data) or numpy_helper.to_array(tensor).nbytes
     return found
-
-
-def peak(model: quantized_models.CompiledModel) -> int:
-    return max(arena.peak for arena in model.arenas)
 
 
 def rows(folder: Path, names: list[str]) -> Iterator[tuple[str, str]]:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import trainers
+from planned_models import compiled
 
 from minbuild.authoring import Recipe, artifacts_of, read_source
-from minbuild.frontend.checkpoint import write_checkpoint
 from minbuild.ops import registry
 from minbuild.ops.quantization.dequantize import DEQUANTIZE
-from minbuild.planning.compile import compile_artifacts
 from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.training.library import TRAIN, Library, Session
@@ -44,15 +43,9 @@ class Pair:
     @classmethod
     def of(cls, model: Path, recipe: Recipe, batch: int = 32) -> Pair:
         artifacts = artifacts_of(read_source(model), recipe, REGISTRY)
-        artifacts = replace(artifacts, digests={artifacts.training.source: "0" * 64})
-        checkpoint = write_checkpoint(artifacts.checkpoint)
-
-        def compiled() -> CompiledModel:
-            return compile_artifacts(artifacts, checkpoint, REGISTRY, fixed={}, largest={"batch": batch})
-
-        packed = compiled()
+        packed = compiled(artifacts, REGISTRY, batch=batch)
         with folded_weights():
-            floats = compiled()
+            floats = compiled(artifacts, REGISTRY, batch=batch)
         return cls(packed, floats)
 
     def libraries(self, folder: Path) -> tuple[Library, Library]:
