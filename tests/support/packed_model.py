@@ -15,6 +15,7 @@ from minbuild.authoring import Recipe, make_artifacts, write_artifacts
 
 SIZE, CLASSES = 36, 10
 SEQUENCE = (3, 299, 231)  # steps, features, units
+ROWS = (263, 131)  # rows and their lengths
 PACKED = frozenset({"gemm_packed", "conv_packed"})
 FLOAT16, BFLOAT16 = onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
 
@@ -76,6 +77,21 @@ def half_model() -> onnx.ModelProto:
     return net.model({"input": (FLOAT, ("batch", SIZE))}, {"output": (FLOAT, ("batch", CLASSES))})
 
 
+def rows_model() -> onnx.ModelProto:
+    """Normalizations, a softmax and GELUs of rows that several are computed of at once, with odd sizes."""
+    net, (rows, length) = Net(8), ROWS
+    for name, value in (("root", 2**0.5), ("one", 1.0), ("half", 0.5)):
+        net.weights[name] = np.array(value, np.float32)
+        net.frozen.add(name)
+    scale, bias = net.weight("norm.weight", (length,), 1), net.weight("norm.bias", (length,), 1)
+    x = net.add("LayerNormalization", ["input", scale, bias], axis=-1)
+    below = net.add("Add", [net.add("Erf", [net.add("Div", [x, "root"])]), "one"])
+    x = net.add("Softmax", [net.add("Mul", [net.add("Mul", [x, below]), "half"])], axis=-1)
+    x = net.add("Mul", [x, net.weight("factor", (rows, length), 1)])
+    net.linear(net.add("ReduceMean", [x], axes=[1], keepdims=0), "fc", length, CLASSES, "output")
+    return net.model({"input": (FLOAT, ("batch", rows, length))}, {"output": (FLOAT, ("batch", CLASSES))})
+
+
 def packed_artifacts(folder: Path, name: str = "packed") -> Path:
     """The training artifacts of one of MODELS, in `folder`."""
     onnx.save(MODELS[name][0](), folder / f"{name}.onnx")
@@ -101,4 +117,5 @@ MODELS = {
     "packed": (packed_model, (9, SIZE, SIZE)),
     "recurrent": (recurrent_model, SEQUENCE[:2]),
     "halves": (half_model, (SIZE,)),
+    "rows": (rows_model, ROWS),
 }

@@ -72,27 +72,28 @@ MB_INLINE Status map(const Call& call, F f, Index... inputs) {
   return Status::kOk;
 }
 
-template <class T, class F>
+template <class T, class F, int kAtOnce>
 struct PaddedLoop {
   template <class W, class... X>
   static MB_INLINE void run(F f, int left, T* y, X... x) {
-    using V = typename W::template of<T>;
+    using V = Vec<T, W::template of<T>::size * kAtOnce>;
     for (; left > 0; left -= V::size, y += V::size, ((x += V::size), ...)) f(V::load(x, left)...).store(y, left);
   }
 };
 
-// The same with the tail lanes of the last vector zero-filled. double serves tests of gradients and takes 16 bytes.
-template <Lanes kLanes, class T, class F, class... Index>
+// The same with the tail lanes of the last vector zero-filled. double serves tests of gradients and takes 16 bytes. Of
+// several vectors at once the steps overlap, and constants are read once.
+template <Lanes kLanes, class T, int kAtOnce = 1, class F, class... Index>
 MB_INLINE Status map_padded(const Call& call, F f, Index... inputs) {
   bool same = ((call[inputs].count == call[0].count) && ...);
   if (!same) return Status::kBadPlan;
   int count = call[0].count;
   T* y = call[0].as<T>();
   if constexpr (kLanes == kWidest && sizeof(T) == 4) {
-    dispatch<PaddedLoop<T, F>>(f, count, y, static_cast<const T*>(call[inputs].template as<T>())...);
+    dispatch<PaddedLoop<T, F, kAtOnce>>(f, count, y, static_cast<const T*>(call[inputs].template as<T>())...);
   } else {
-    PaddedLoop<T, F>::template run<Width<kNarrowBytes>>(f, count, y,
-                                                        static_cast<const T*>(call[inputs].template as<T>())...);
+    PaddedLoop<T, F, 1>::template run<Width<kNarrowBytes>>(f, count, y,
+                                                           static_cast<const T*>(call[inputs].template as<T>())...);
   }
   return Status::kOk;
 }

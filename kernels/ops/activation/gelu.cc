@@ -4,6 +4,8 @@
 
 namespace minbuild {
 
+constexpr int kVectors = MB_GELU_LONG && MB_SIMD ? 2 : 1;  // at once, with the same bits
+
 // Of a normal variable: e^(-x^2/2), which is its density but for a factor, and the probability that it is below x.
 template <class T, int N>
 struct Normal {
@@ -36,7 +38,7 @@ struct GeluOf {
 // y = x * P(X < x) for a normal X
 template <class T>
 Status gelu(const Call& call) {
-  return map_padded<kWidest, T>(call, GeluOf{}, 1);
+  return map_padded<kWidest, T, kVectors>(call, GeluOf{}, 1);
 }
 
 struct GeluGradOf {
@@ -50,7 +52,7 @@ struct GeluGradOf {
 // dx = dy * (P(X < x) + x * density(x))
 template <class T>
 Status gelu_grad(const Call& call) {
-  return map_padded<kWidest, T>(call, GeluGradOf{}, 1, 2);
+  return map_padded<kWidest, T, kVectors>(call, GeluGradOf{}, 1, 2);
 }
 
 // Of u = sqrt(2/pi) * (x + 0.044715 x^3), (1 + tanh(u)) / 2 is sigmoid(2u), which takes less.
@@ -67,7 +69,7 @@ struct FastGeluOf {
 // y = x * (1 + tanh(u)) / 2
 template <class T>
 Status fast_gelu(const Call& call) {
-  return map_padded<kWidest, T>(call, FastGeluOf<T>{}, 1);
+  return map_padded<kWidest, T, kVectors>(call, FastGeluOf<T>{}, 1);
 }
 
 template <class T>
@@ -85,7 +87,7 @@ struct FastGeluGradOf {
 // dx = dy * (s + s * (1 - s) * x * 2 du/dx), s = sigmoid(2u)
 template <class T>
 Status fast_gelu_grad(const Call& call) {
-  return map_padded<kWidest, T>(call, FastGeluGradOf<T>{}, 1, 2);
+  return map_padded<kWidest, T, kVectors>(call, FastGeluGradOf<T>{}, 1, 2);
 }
 
 MB_INSTANTIATE_GELU

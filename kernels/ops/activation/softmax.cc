@@ -38,6 +38,7 @@ MB_INLINE void each_vector([[maybe_unused]] const SoftmaxOne<T>* row, const Soft
 // y = e^(x - top) / sum of it, or its logarithm; top is the largest x, so that nothing overflows. y may be x.
 template <class T>
 struct SoftmaxBody {
+  static constexpr bool kTogether = false;
   static constexpr T filler = -static_cast<T>(__builtin_inff());
 
   template <class W>
@@ -66,6 +67,7 @@ struct SoftmaxBody {
 // dx = (dy - sum dy y) y, or with logarithms dy - e^y sum dy, where y is x of the row. dx may be dy or y.
 template <class T>
 struct SoftmaxGradBody {
+  static constexpr bool kTogether = true;  // RowGradients
   static constexpr T filler = 0;
 
   template <class W>
@@ -84,6 +86,54 @@ struct SoftmaxGradBody {
     });
   }
 };
+
+#if MB_SOFTMAX_TOGETHER
+// The gradients of `rows` softmaxes of `count` elements, without logarithms, as of SoftmaxGradBody, four rows at once,
+// so that their sums do not wait for themselves. Rows that are no number of whole vectors are read beyond their end:
+// the last row of all stays. Returns the rows that are done.
+template <class T>
+struct RowGradients {
+  template <class W>
+  static MB_INLINE int run(T* to, const T* dy, const T* y, int rows, int count) {
+    using V = typename W::template of<T>;
+    using I = typename V::Bits;
+    constexpr int kRows = 4;
+    const int rest = count % V::size, whole = count - rest;
+    I kept;  // lanes of the last vector that belong to the row
+    for (int lane = 0; lane < V::size; ++lane) kept.v[lane] = lane < rest ? -1 : 0;
+    int done = 0;
+    for (; done + kRows + (rest != 0) <= rows; done += kRows) {
+      V sums[kRows];
+      unroll<kRows>([&](auto i) MB_LAMBDA { sums[i] = T(0); });
+      for (int c = 0; c < whole; c += V::size)
+        unroll<kRows>([&](auto i) MB_LAMBDA {
+          const intptr_t at = intptr_t(i) * count + c;
+          sums[i] = muladd(V::load(dy + at), V::load(y + at), sums[i]);
+        });
+      for (int i = 0; i < kRows; ++i, to += count, dy += count, y += count) {
+        if (rest != 0) sums[i] = muladd(of_row(V::load(dy + whole), kept), of_row(V::load(y + whole), kept), sums[i]);
+        const V total = sum(sums[i]);
+        for (int c = 0; c < whole; c += V::size) ((V::load(dy + c) - total) * V::load(y + c)).store(to + c);
+        if (rest != 0) store_rest((V::load(dy + whole) - total) * V::load(y + whole), to + whole, rest);
+      }
+    }
+    return done;
+  }
+  // The first `rest` lanes.
+  template <class V>
+  static MB_INLINE void store_rest(V x, T* to, int rest) {
+    T lanes[V::size];
+    x.store(lanes);
+    int i = 0;
+    if (V::size > 4 && rest >= 4) Vec<T, 4>::load(lanes).store(to), i = 4;
+    for (; i < rest; ++i) to[i] = lanes[i];
+  }
+  template <class V>
+  static MB_INLINE V of_row(V x, typename V::Bits kept) {
+    return bits_as<T>(bits_as<typename LaneBits<T>::type>(x) & kept);
+  }
+};
+#endif
 
 // Tensors [A,C,B], and a softmax over C for each of A and B: its elements lie B apart. Where that is not 1, or C no number
 // of whole vectors, they are copied together, into `apart`, and back; of long rows only the last vector is copied, and
@@ -109,7 +159,13 @@ MB_INLINE Status each_softmax(const Call& call, int inputs) {
   end.count = kWhole, end.rest = nullptr, row.rest = rest != 0 ? &end : nullptr;
   end.x = end.to = ends[inputs - 1], end.dy = ends[0];
 #endif
-  for (int a = 0; a < groups.dims[0]; ++a) {
+  int a = 0;
+#if MB_SOFTMAX_TOGETHER
+  if (Body::kTogether && !copies && !row.log())
+    a = dispatch<RowGradients<T>>(call[0].as<T>(), static_cast<const T*>(call[1].as<T>()),
+                                  static_cast<const T*>(call[inputs].as<T>()), groups.dims[0], count);
+#endif
+  for (; a < groups.dims[0]; ++a) {
     for (int b = 0; b < stride; ++b) {
       T* at[3];
       for (int i = 0; i <= inputs; ++i) at[i] = call[i].as<T>() + a * count * stride + b;

@@ -1,5 +1,6 @@
 // Normalization of rows: layer, instance, group and root-mean-square normalization, and their gradient.
 #include "minbuild/kernel.h"
+#include "lib/nn/normalized_rows.h"
 #include "lib/simd/math.h"
 
 namespace minbuild {
@@ -146,7 +147,16 @@ Status layer_norm(const Call& call) {
   const bool simple = MB_LAYER_NORMALIZATION_SIMPLE && call.params[1] != 0;
   const T size = static_cast<T>(rows.length);
   Run<T> r = {};
-  for (int row = 0, at = 0; at < x.count; ++row) {
+  int row = 0;
+#if MB_LAYER_NORMALIZATION_TOGETHER
+  if (rows.each && x.count > 0) {
+    const NormalizedRows<T> all = {
+        y.as<T>(),    call[1].as<T>(), call[2].as<T>(), x.as<T>(), scale.as<T>(),
+        bias.as<T>(), rows.count,      rows.length,     simple,    static_cast<T>(call.real(0))};
+    row = dispatch<NormalizedRows<T>>(&all);
+  }
+#endif
+  for (int at = row * rows.length; at < x.count; ++row) {
     r.mean = 0, r.length = rows.length, r.x = x.as<T>() + at;
     if (!simple) {
       dispatch<RunSums<T>>(&r);

@@ -14,6 +14,7 @@ import numpy as np
 
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, broadcast_shapes, same_as
 from minbuild.ops.core.elementwise import (
+    LONG,
     Cases,
     computing,
     gradient_cases,
@@ -27,10 +28,10 @@ from minbuild.ops.core.elementwise import (
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results, Value
 
-gelu_kernel = kernel_of("gelu")
-gelu_grad_kernel = gradient_kernel_of("gelu_grad")
-fast_gelu_kernel = kernel_of("fast_gelu")
-fast_gelu_grad_kernel = gradient_kernel_of("fast_gelu_grad")
+gelu_kernel = kernel_of("gelu", features=LONG)
+gelu_grad_kernel = gradient_kernel_of("gelu_grad", features=LONG)
+fast_gelu_kernel = kernel_of("fast_gelu", features=LONG)
+fast_gelu_grad_kernel = gradient_kernel_of("fast_gelu_grad", features=LONG)
 
 _LINEAR, _CUBIC = math.sqrt(2 / math.pi), math.sqrt(2 / math.pi) * 0.044715
 # At infinity both formulas multiply it by zero.

@@ -28,6 +28,7 @@ _FEATURES = {
     "log": "logarithms",
     "apart": "over an axis that is not the last, or short and no multiple of 8 long",
     "rows": "of long rows that are no multiple of 8 long",
+    "together": "gradients of several long rows at once",
 }
 _LONG = 64  # elements of a row from which on it pays to copy its last vector only
 softmax_kernel = KernelFunction(
@@ -64,7 +65,8 @@ def _lower(
         behind = len(shape) if flat else axis + 1
         groups = (product(shape[:axis]), product(shape[axis:behind]), product(shape[behind:]))
         apart = groups[2] != 1 or not isinstance(groups[1], int) or groups[1] % _WHOLE != 0
-        rows = apart and groups[2] == 1 and isinstance(groups[1], int) and groups[1] >= _LONG
+        long = groups[2] == 1 and isinstance(groups[1], int) and groups[1] >= _LONG
+        rows, together = apart and long, long and kernel is grad_kernel and not log
         apart = apart and not rows
         whole = ceil_div(groups[1], _WHOLE) * _WHOLE
         call = kernel.call(
@@ -74,7 +76,7 @@ def _lower(
             TensorType(ctx.element(), (inputs * whole,)) if apart else None,
             types=(ctx.element(),),
             params=(int(log),),
-            features=("log",) * log + ("apart",) * apart + ("rows",) * rows,
+            features=("log",) * log + ("apart",) * apart + ("rows",) * rows + ("together",) * together,
         )
         return (call,)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from minbuild.ir import ElementType
+from minbuild.ir import ElementType, Shape
 from minbuild.ops.core.channel_slices import elementwise_channels
 from minbuild.ops.core.definition import (
     ELEMENTS,
@@ -28,6 +29,9 @@ Cases = Callable[[np.random.Generator], Iterable[TestCase]]
 Gradient = Callable[[GradientBuilder], Results]
 ParamRule = Callable[[OpContext], Sequence[float]]
 
+LONG = {"long": "two vectors at once, for large tensors"}
+_MANY = 1 << 15  # elements from which on that pays for its bytes
+
 SHAPES = ((), (1,), (7,), (3, 5), (2, 3, 4, 5))
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, 30.0, -30.0, 700.0, -700.0, np.inf, -np.inf, np.nan])
 
@@ -38,20 +42,31 @@ def kernel_of(
     params: tuple[str, ...] = (),
     types: tuple[ElementType, ...] = FLOATS,
     output: str = "y",
+    features: Mapping[str, str] = {},  # noqa: B006 (only read)
 ) -> KernelFunction:
     """A kernel that makes `output` from inputs of the same type and size, by default from `x`.
 
     `function` is its name in C++, `params` its parameters ("alpha:float"), `types` the element types it is compiled
-    for.
+    for, `features` its parts that compile away: none, or LONG.
     """
     slots = (f"{output}:T=", *(f"{name}:T" for name in inputs or ("x",)))
-    return KernelFunction(function, slots, params=params, types={"T": types}, cut=ELEMENTS)
+    return KernelFunction(function, slots, params=params, types={"T": types}, features=features, cut=ELEMENTS)
 
 
-def gradient_kernel_of(function: str, saved: str = "x", params: tuple[str, ...] = ()) -> KernelFunction:
+def gradient_kernel_of(
+    function: str,
+    saved: str = "x",
+    params: tuple[str, ...] = (),
+    features: Mapping[str, str] = {},  # noqa: B006 (only read)
+) -> KernelFunction:
     """A kernel that makes `dx` from `dy` and `saved`, which the forward pass left: its input `x` or its output `y`.
-    `function` and `params` are as of `kernel_of`."""
-    return kernel_of(function, "dy", saved, params=params, output="dx")
+    `function`, `params` and `features` are as of `kernel_of`."""
+    return kernel_of(function, "dy", saved, params=params, output="dx", features=features)
+
+
+def _is_long(shape: Shape) -> bool:
+    """True if a tensor has many elements, by the sizes that are known when the trainer is built."""
+    return math.prod(d for d in shape if isinstance(d, int)) >= _MANY
 
 
 def no_params(ctx: OpContext) -> Sequence[float]:
@@ -71,7 +86,11 @@ def lower_to(kernel: KernelFunction, params: ParamRule = no_params, inputs: Sequ
 
     def lower(ctx: OpContext) -> Sequence[KernelCall]:
         names = (ctx.name(i) for i in chosen)
-        return (kernel.call(ctx.result(), *names, types=(ctx.element(),), params=params(ctx)),)
+        features = tuple(name for name in kernel.features if name in LONG and _is_long(ctx.shape(0)))
+        call = kernel.call(
+            ctx.result(), *names, types=(ctx.element(),), params=params(ctx), features=features
+        )
+        return (call,)
 
     return lower
 

@@ -26,7 +26,9 @@ from minbuild.ops.core.value import Results, Value
 _FEATURES = {
     "simple": "root-mean-square normalization",
     "runs": "instance and group normalization",
+    "together": "several long rows at once",
 }
+_LONG = 128  # elements of a row from which on that pays for its bytes
 norm_kernel = KernelFunction(
     "layer_norm",
     ("y:T=?", "mean:T=?", "inv_std:T=?", "x:T", "scale:T", "bias:T?", "rows:extent"),
@@ -69,13 +71,14 @@ def call_norm(
     """The kernel call that normalises `rows` [R,N,M] (see the kernel). `names` are x, scale and bias, `outputs` y,
     mean and inv_std, `ctx` is the operator's; `simple` leaves the mean out, `own` is True where every element of a
     row has a scale of its own."""
+    together = own and isinstance(rows[2], int) and rows[2] >= _LONG
     return norm_kernel.call(
         *outputs,
         *names,
         TensorType(ctx.element(), rows),
         types=(ctx.element(),),
         params=(epsilon_of(ctx.attributes), int(simple), int(own)),
-        features=("simple",) * simple + ("runs",) * (not own),
+        features=("simple",) * simple + ("runs",) * (not own) + ("together",) * together,
     )
 
 
