@@ -69,6 +69,12 @@ MB_INLINE void* system_map(size_t size, int flags, int file) {
   return reinterpret_cast<void*>(at & ~failed);
 }
 MB_INLINE void system_unmap(void* memory, size_t size) { system_call(SYS_munmap, memory, size); }
+// Has the whole large pages in a piece of memory made of them where the system gives them to those that ask; else changes
+// nothing, as for null.
+MB_INLINE void system_take_large_pages(void* memory, size_t size) {
+  constexpr int kAdvice = 14;  // MADV_HUGEPAGE, which headers without extensions leave out
+  system_call(SYS_madvise, memory, memory ? size : 0, kAdvice);
+}
 MB_INLINE int system_sync(int file) { return int(system_call(SYS_fsync, file)); }
 MB_INLINE int system_close(int file) { return int(system_call(SYS_close, file)); }
 MB_INLINE int system_rename(const char* from, const char* to) {
@@ -102,6 +108,7 @@ MB_INLINE void* system_map(size_t size, int flags, int file) {
   return memory == MAP_FAILED ? nullptr : memory;
 }
 MB_INLINE void system_unmap(void* memory, size_t size) { munmap(memory, size); }
+MB_INLINE void system_take_large_pages(void*, size_t) {}
 MB_INLINE int system_sync(int file) { return checked(fsync(file)); }
 MB_INLINE int system_close(int file) { return checked(close(file)); }
 MB_INLINE int system_rename(const char* from, const char* to) { return checked(rename(from, to)); }

@@ -17,6 +17,7 @@ intptr_t system_size(int file);
 intptr_t system_write(int file, const void* from, size_t size);
 void* system_map(size_t size, int flags, int file);
 void system_unmap(void* memory, size_t size);
+inline void system_take_large_pages(void*, size_t) {}
 int system_sync(int file);
 int system_close(int file);
 int system_rename(const char* from, const char* to);
