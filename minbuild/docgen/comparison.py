@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from minbuild.docgen.markdown import table
@@ -69,14 +70,19 @@ def comparison_rows(root: Path) -> list[list[str]]:
 
 
 def readme_table(root: Path) -> str:
-    """Sizes and capabilities in one table."""
+    """Sizes, times and capabilities in one table."""
     ours = _ours(root)
     sizes = [
         f"{_ROWS[1][1]:,} B (wheel {_ROWS[0][1]:,} B)",
         f"{_ROWS[2][1]:,} B",
         f"**{ours['trimmed']:,} B**",
     ]
-    rows: Sequence[Sequence[str]] = [["trainer of a 784-128-10 MLP", *sizes], *_CAPABILITIES]
+    times = ["1", "not measured", _times(root)]
+    rows: Sequence[Sequence[str]] = [
+        ["trainer of a 784-128-10 MLP", *sizes],
+        ["time of a training step, one thread", *times],
+        *_CAPABILITIES,
+    ]
     return table(["", "ONNX Runtime", "ExecuTorch", "minbuild"], rows)
 
 
@@ -91,6 +97,20 @@ def comparison_page(root: Path) -> str:
             _CAPABILITY_NOTE,
             table(["", "ONNX Runtime 1.19.2", "ExecuTorch 1.5", "minbuild"], _CAPABILITIES),
         )
+    )
+
+
+def _times(root: Path) -> str:
+    """The time of a training step beside ONNX Runtime's, geometric means over small models and over large networks."""
+    recorded = (root / "reports/baseline/speed.md").read_text("utf-8").splitlines()
+    cells = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in recorded if line.startswith("|")
+    ]
+    small = [float(row[2]) / float(row[3]) for row in cells[2:]]
+    measured = json.loads((root / "reports/baseline/large.json").read_text("utf-8"))
+    large = [row["ort"] / row["ours"] for row in measured if row["threads"] == 1]
+    return (
+        f"**{1 / geometric_mean(small):.2f}** (small models), **{1 / geometric_mean(large):.2f}** (real size)"
     )
 
 

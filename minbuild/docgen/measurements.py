@@ -35,6 +35,8 @@ _SECTIONS = (
         "that training adds to a process.",
     ),
     ("Step time and memory at real size", "bench_large.py", "large.md", ""),
+    ("Threads", "measure_threads.py", "threads.md", ""),
+    ("WebAssembly beside native code", "measure_wasm.py", "wasm.md", ""),
     ("Memory by budget", "measure_memory.py", "memory.md", ""),
     ("Profiles", "measure_profiles.py", "profiles.md", "Bytes and step times of the three profiles."),
     ("Duration of `minbuild reduce`", "measure_reduce.py", "reduce_time.md", ""),
@@ -55,6 +57,8 @@ def measurements_page(root: Path) -> str:
     parts = [_HEAD]
     for title, script, table, text in _SECTIONS:
         recorded = (root / "reports" / "baseline" / table).read_text("utf-8")
+        if recorded.startswith("# "):  # a page of its own: the section has its title
+            recorded = recorded.partition("\n\n")[2]
         introduction = f"{text}\n\n" if text else ""
         parts.append(f"## {title}\n\n`python tests/slow/{script}`\n\n{introduction}{recorded}\n")
     return "".join(parts).rstrip() + "\n"
