@@ -16,6 +16,7 @@ from minbuild.authoring import Recipe, make_artifacts, write_artifacts
 SIZE, CLASSES = 36, 10
 SEQUENCE = (3, 299, 231)  # steps, features, units
 ROWS = (263, 131)  # rows and their lengths
+NARROW = (963, 7, 7)  # channels, and images that are read where they are
 PACKED = frozenset({"gemm_packed", "conv_packed"})
 FLOAT16, BFLOAT16 = onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
 
@@ -92,6 +93,16 @@ def rows_model() -> onnx.ModelProto:
     return net.model({"input": (FLOAT, ("batch", rows, length))}, {"output": (FLOAT, ("batch", CLASSES))})
 
 
+def narrow_model() -> onnx.ModelProto:
+    """Two convolutions with a filter per channel over images with rows of one vector."""
+    net, channels = Net(8), NARROW[0]
+    x = net.add("Relu", [net.conv("input", "conv1", (channels, channels), groups=channels)])
+    x = net.add("Relu", [net.conv(x, "conv2", (channels, channels), groups=channels, bias=False)])
+    x = net.add("Flatten", [net.add("GlobalAveragePool", [x])], axis=1)
+    net.linear(x, "fc", channels, CLASSES, "output")
+    return net.model({"input": (FLOAT, ("batch", *NARROW))}, {"output": (FLOAT, ("batch", CLASSES))})
+
+
 def packed_artifacts(folder: Path, name: str = "packed") -> Path:
     """The training artifacts of one of MODELS, in `folder`."""
     onnx.save(MODELS[name][0](), folder / f"{name}.onnx")
@@ -118,4 +129,5 @@ MODELS = {
     "recurrent": (recurrent_model, SEQUENCE[:2]),
     "halves": (half_model, (SIZE,)),
     "rows": (rows_model, ROWS),
+    "narrow": (narrow_model, NARROW),
 }

@@ -21,7 +21,12 @@ from minbuild.ops.convolution.conv_params import (
     multiplications,
 )
 from minbuild.ops.convolution.conv_reference import reference
-from minbuild.ops.convolution.depthwise_conv import depthwise_kernel, depthwise_scratch, takes_depthwise
+from minbuild.ops.convolution.depthwise_conv import (
+    depthwise_kernel,
+    depthwise_scratch,
+    is_narrow,
+    takes_depthwise,
+)
 from minbuild.ops.convolution.sliding_window import Axis, axes, explicit_pads
 from minbuild.ops.core.definition import (
     FLOATS,
@@ -278,6 +283,7 @@ def call_layer(
             depthwise_scratch(layer.axes, layer.element, propagation),
             types=(layer.element,),
             params=(propagation, *layer.params()),
+            features=("narrow",) * is_narrow(layer.axes, propagation),
             accumulate=accumulate,
         )
     packs = layer.packs

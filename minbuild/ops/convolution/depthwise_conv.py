@@ -21,13 +21,14 @@ from minbuild.ops.convolution.sliding_window import Axis
 from minbuild.ops.core.definition import FLOATS, KernelFunction
 
 # As in depthwise_conv.cc.
-_MOST_TAPS, _MOST_SIZE, _SLACK_BYTES, _LANES = 64, 1 << 13, 128, 16
+_MOST_TAPS, _MOST_SIZE, _SLACK_BYTES, _LANES, _NARROW = 64, 1 << 13, 128, 16, 8
 _LEAST_WORK = 3 << 17  # multiplications per image
 depthwise_kernel = KernelFunction(
     "depthwise_conv",
     ARGS,
     PARAMS,
     {"T": FLOATS},
+    {"narrow": "windows of 3 x 3 over images of five to eight columns"},
     share=lambda params, first: first,
     work=multiplications,
 )
@@ -48,6 +49,12 @@ def takes_depthwise(axes: Sequence[Axis], channels: int) -> bool:
         return False
     taps = prod(a.taps for a in axes)
     return taps <= _MOST_TAPS and channels * taps * prod(_known(a.outputs) for a in axes) >= _LEAST_WORK
+
+
+def is_narrow(axes: Sequence[Axis], propagation: int) -> bool:
+    """True where the kernel reads images as they are: a window of 3 x 3 that keeps their size, rows of one vector."""
+    kept = all((a.taps, a.stride, a.before, a.size) == (3, 1, 1, a.outputs) for a in axes)
+    return kept and propagation != INPUT_GRADIENT and _NARROW < 2 * _known(axes[1].size) <= 2 * _NARROW
 
 
 def depthwise_scratch(axes: Sequence[Axis], element: ElementType, propagation: int) -> TensorType:
