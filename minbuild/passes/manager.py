@@ -45,6 +45,7 @@ from minbuild.passes.rewrite.legalize_half import legalize_half_precision
 from minbuild.passes.rewrite.narrow_pool_indices import narrow_pool_indices
 from minbuild.passes.rewrite.recompute_ranges import recompute_ranges
 from minbuild.passes.rewrite.rematerialization import rematerialize_cheap
+from minbuild.passes.rewrite.slice_channels import slice_channels
 from minbuild.passes.rewrite.view_elimination import eliminate_views
 
 CHECKS = "MINBUILD_CHECK_PASSES"  # environment variable: 1 has contracts checked, as in all tests
@@ -102,6 +103,7 @@ PASSES: tuple[Pass, ...] = (
     _each(elide_copies, requires=_LINEAR, ensures=_LINEAR, preserves=(NO_NEW_CALLS,)),
     Pass(recompute_ranges.__name__, recompute_ranges, requires=_LINEAR, ensures=_LINEAR),
     Pass(tile_batches.__name__, tile_batches, requires=_LINEAR, ensures=(*_LINEAR, SAMPLES_IN_LOOPS)),
+    Pass(slice_channels.__name__, slice_channels, requires=_LOOPS, ensures=_LOOPS),
     _each(expand_loops, requires=_LINEAR, ensures=(*_LINEAR, SAMPLES_IN_LOOPS)),
     Pass(checkpoint_loops.__name__, checkpoint_loops, requires=_LOOPS, ensures=_LOOPS),
     _each(

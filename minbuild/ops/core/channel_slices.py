@@ -1,7 +1,7 @@
-"""Slices of channels: applications that compute some channels of one image from the same channels of their inputs.
+"""Slices of channels: applications that compute some channels of their images from the same channels of their inputs.
 
 A tensor [1,C,...] has the elements of each channel in a row, and so have weights [C,...] of one filter per channel:
-there a slice of channels is a range of bytes.
+there a slice of channels is a range of bytes. Of several images [N,C,...], it is one range per image.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from minbuild.ops.core.context import OpContext
 
-PER_IMAGE, PER_CHANNEL = 1, 0  # the axis of channels: in what has one image, and in parameters
+PER_IMAGE, PER_CHANNEL = 1, 0  # the axis of channels: in images, and in parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +29,15 @@ ChannelRule = Callable[[OpContext], ChannelSlices | None]
 
 
 def channels_of(ctx: OpContext, i: int = 0) -> int | None:
-    """The channels of input `i`, where that has one image with spatial axes."""
+    """The channels of input `i`, where that has images with spatial axes."""
     shape = ctx.shape(i)
-    return shape[1] if len(shape) > 2 and shape[0] == 1 and isinstance(shape[1], int) else None
+    return shape[1] if len(shape) > 2 and isinstance(shape[1], int) else None
 
 
 def elementwise_channels(ctx: OpContext) -> ChannelSlices | None:
     """For operators whose elements depend on those of the inputs in the same place, which broadcast."""
     shape = ctx.result_shape()
-    if len(shape) < 3 or shape[0] != 1 or not isinstance(shape[1], int):
+    if len(shape) < 3 or not isinstance(shape[1], int):
         return None
     inputs = {}
     for i, tensor in enumerate(ctx.inputs):
@@ -46,7 +46,7 @@ def elementwise_channels(ctx: OpContext) -> ChannelSlices | None:
         own = tensor.shape or ()
         missing = len(shape) - len(own)
         leading, channels = ((1,) * missing + own)[:2]
-        if leading != 1 or channels not in (1, shape[1]):
+        if leading not in (1, shape[0]) or channels not in (1, shape[1]):
             return None
         if channels != 1:
             inputs[i] = PER_IMAGE - missing

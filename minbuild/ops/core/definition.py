@@ -171,7 +171,7 @@ class Op:
     batched_inputs inputs whose first dimension is the batch, where each sample of the outputs depends on its own sample
                 of these inputs only, with the same bits for any batch size
     batch_sums  outputs that are sums over the batch instead, added sample by sample
-    channels    how an application to one image goes by slices of channels, with the same bits; None where it does not
+    channels    how an application goes by slices of channels, with the same bits; None where it does not
     split       one call per output, where outputs have kernels of their own, in execution order
     decompose   the nodes that replace an application without a kernel of its own (graph_builder.py); it returns None
                 for applications that `lower` serves

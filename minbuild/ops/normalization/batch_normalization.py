@@ -120,6 +120,14 @@ def _recomputed(call: Call, ctx: OpContext) -> Call | None:
     return replace(call, op="minbuild:BatchNormRecompute", inputs=inputs, outputs=call.outputs[:1])
 
 
+def _normalized_channels(ctx: OpContext) -> ChannelSlices | None:
+    """Statistics of a channel are over all images, and over no other channel."""
+    channels = channels_of(ctx)
+    if channels is None:
+        return None
+    return ChannelSlices(channels, {0: PER_IMAGE, **_STATISTICS}, {0: PER_IMAGE, **_STATISTICS})
+
+
 batch_norm_internal = Op(
     "BatchNormInternal",
     domain="com.microsoft",
@@ -130,6 +138,7 @@ batch_norm_internal = Op(
     in_place=((0, 0),),
     mutates={3: 1, 4: 2},
     rematerialize=_recomputed,
+    channels=_normalized_channels,
     decompose=_statistics.internal_body,
     cases=train_cases,
     gradient=_statistics.internal_gradient,
@@ -168,6 +177,12 @@ def _samples(ctx: OpContext) -> Iterable[int]:
     return () if ctx.attribute("training_mode", 0) else (0,)
 
 
+def _given_channels(ctx: OpContext) -> ChannelSlices | None:
+    """By statistics that are given."""
+    channels = channels_of(ctx)
+    return ChannelSlices(channels, {0: PER_IMAGE, **_STATISTICS}) if channels else None
+
+
 batch_normalization = Op(
     "BatchNormalization",
     since=(7, 9, 14, 15),
@@ -177,6 +192,7 @@ batch_normalization = Op(
     kernels=(infer_kernel,),
     in_place=((0, 0),),
     batched_inputs=_samples,
+    channels=_given_channels,
     decompose=_statistics.body,
     decomposes_to=("Add", "Mul", "Reciprocal", "Sub", "com.microsoft:BatchNormInternal"),
     cases=inference_cases,
@@ -204,11 +220,6 @@ def _lower_recompute(ctx: OpContext) -> Sequence[KernelCall]:
     return (call,)
 
 
-def _recomputed_channels(ctx: OpContext) -> ChannelSlices | None:
-    channels = channels_of(ctx)
-    return ChannelSlices(channels, {0: PER_IMAGE, **_STATISTICS}) if channels else None
-
-
 batch_norm_recompute = Op(
     "BatchNormRecompute",
     domain="minbuild",
@@ -218,7 +229,7 @@ batch_norm_recompute = Op(
     kernels=(infer_kernel,),
     in_place=((0, 0),),
     batched_inputs=first_input,
-    channels=_recomputed_channels,
+    channels=_given_channels,
     cases=recompute_cases,
 )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from minbuild.ir import Procedure, Shape, TensorType
 from minbuild.ir.dims import Dim, evaluate, product, symbols_in
 from minbuild.ops import Registry
+from minbuild.ops.movement.channel_slice import MOVE_CHANNELS
 from minbuild.passes.analysis.instruction_selection import Selection, select_kernels
 
 # A model of time that only compares calls with each other: of a core that multiplies and reads memory at these rates.
@@ -37,7 +38,8 @@ def costs_of(procedure: Procedure, registry: Registry, sizes: Mapping[str, int])
         seconds, scratch, multiplications = CALL, 0, 0
         for selection in found[id(call)]:
             tensors = [_tensor(arg, procedure) for arg in selection.args]
-            moved = sum(aligned_bytes(t, sizes) for t in tensors if t is not None)
+            all_bytes = [aligned_bytes(t, sizes) for t in tensors if t is not None]
+            moved = 2 * min(all_bytes[:2]) if call.op == MOVE_CHANNELS else sum(all_bytes)
             count = registry.functions[selection.kernel.function].work
             work = _size(count(selection.params, [_shape(t) for t in tensors]), sizes) if count else 0
             seconds += moved / BYTES + work / MULTIPLICATIONS

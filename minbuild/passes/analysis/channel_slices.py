@@ -1,4 +1,4 @@
-"""Calls in slices of channels: the loop over slices of all channels that a tile of calls is to become.
+"""Calls in slices of channels, of one image: the loop over slices of all channels that a tile of calls is to become.
 
 A tile is a sequence of calls with a mark, the attribute `TILE`. The values that only its calls touch need room for one
 slice; of all others, each round of the loop sees its own slice.
@@ -7,6 +7,7 @@ slice; of all others, each round of the loop sees its own slice.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 
 from minbuild.ir import Call, Procedure, Role, TensorType
@@ -27,8 +28,21 @@ def slices_of(call: Call, procedure: Procedure, registry: Registry) -> ChannelSl
     found = (
         rule(context_of(call, procedure.values)) if rule and not updates_in_place(call, registry) else None
     )
-    whole = found is None or found.channels % ROUNDS or found.channels < 2 * ROUNDS
-    return None if whole else found
+    if found is None or found.channels % ROUNDS or found.channels < 2 * ROUNDS:
+        return None
+    together = all(lies_together(procedure.values[name].type, axis) for name, axis in sliced(call, found))
+    return found if together else None
+
+
+def sliced(call: Call, slices: ChannelSlices) -> Iterator[tuple[str, int]]:
+    """The values that `call` sees slice by slice, inputs before outputs, and the axes that these are along."""
+    for names, axes in ((call.inputs, slices.inputs), (call.outputs, slices.outputs)):
+        yield from ((name, axes[i]) for i, name in enumerate(names) if name and i in axes)
+
+
+def lies_together(tensor: TensorType, axis: int) -> bool:
+    """True if every slice along `axis` is a range of bytes."""
+    return all(dim == 1 for dim in (tensor.shape or ())[:axis])
 
 
 def tiles_of(procedure: Procedure) -> dict[int, range]:

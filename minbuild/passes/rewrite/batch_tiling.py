@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import accumulate
 from types import MappingProxyType
 
 from minbuild.ir import Procedure, Program, Role
@@ -59,6 +60,13 @@ def live_peak(
 ) -> int:
     """The most bytes of temporaries alive at one call of `procedure`, whose operators `registry` has, at the largest
     planned sizes, free dimensions in `given` at those."""
+    return max(live_bytes(procedure, registry, given), default=0)
+
+
+def live_bytes(
+    procedure: Procedure, registry: Registry, given: Mapping[str, int] = MappingProxyType({})
+) -> tuple[int, ...]:
+    """The bytes of temporaries alive at each call of `procedure`; `registry` and `given` are as in `live_peak`."""
     procedure = run_in_place(procedure, registry)
     sizes = planned_bytes((v for v in procedure.values.values() if v.role is Role.TEMPORARY), given)
     effects = Effects(procedure, registry)
@@ -68,8 +76,4 @@ def live_peak(
     for name, (first, last) in live_ranges(accesses, sliced, procedure.loops).items():
         change[first] += sizes[name]
         change[last + 1] -= sizes[name]
-    peak = now = 0
-    for step in sorted(change):
-        now += change[step]
-        peak = max(peak, now)
-    return peak
+    return tuple(accumulate(change[step] for step in range(len(procedure.calls))))
