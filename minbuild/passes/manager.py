@@ -36,7 +36,7 @@ from minbuild.passes.rewrite.dead_code import drop_dead_code
 from minbuild.passes.rewrite.drop_zero_states import drop_zero_states
 from minbuild.passes.rewrite.expand_loops import expand_loops
 from minbuild.passes.rewrite.fold_transposes import fold_transposes
-from minbuild.passes.rewrite.fuse import fuse_patterns
+from minbuild.passes.rewrite.fuse import fuse_patterns, fuse_shared
 from minbuild.passes.rewrite.fuse_accumulation import fuse_gradient_accumulation
 from minbuild.passes.rewrite.fuse_dequantization import fuse_dequantization
 from minbuild.passes.rewrite.hoist_updates import hoist_parameter_updates
@@ -93,6 +93,7 @@ PASSES: tuple[Pass, ...] = (
     _each(drop_zero_states, requires=(NO_VIEWS,), ensures=(NO_VIEWS,), preserves=(NO_MORE_CALLS,)),
     _each(drop_dead_code, requires=(), ensures=(NO_DEAD_CALLS,), preserves=(NO_NEW_CALLS,)),
     _each(fuse_patterns, requires=(NO_VIEWS,), ensures=(NO_VIEWS, NO_DEAD_CALLS), preserves=(NO_MORE_CALLS,)),
+    Pass(fuse_shared.__name__, fuse_shared, requires=(NO_VIEWS,), ensures=(NO_VIEWS, NO_DEAD_CALLS)),
     _each(fuse_dequantization, requires=(NO_VIEWS,), ensures=(NO_VIEWS,)),
     _each(narrow_pool_indices, requires=(), ensures=(NARROW_INDICES,), preserves=(SAME_CALLS,)),
     _each(fuse_gradient_accumulation, requires=(), ensures=(NO_ACCUMULATORS,), preserves=(NO_MORE_CALLS,)),

@@ -8,13 +8,24 @@ import numpy as np
 import pytest
 import trainers
 
-from minbuild.ir import Checkpoint, ElementType, Graph, Node, Procedure, Role, TensorType, TrainingArtifacts
+from minbuild.ir import (
+    Checkpoint,
+    ElementType,
+    Graph,
+    Node,
+    Plan,
+    Procedure,
+    Program,
+    Role,
+    TensorType,
+    TrainingArtifacts,
+)
 from minbuild.ir.dims import symbol
 from minbuild.ops import registry
 from minbuild.passes.analysis.aliases import root
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.rewrite.dead_code import drop_dead_code
-from minbuild.passes.rewrite.fuse import fuse_patterns
+from minbuild.passes.rewrite.fuse import fuse_patterns, fuse_shared
 from minbuild.passes.rewrite.view_elimination import eliminate_views
 
 REGISTRY = registry()
@@ -182,3 +193,56 @@ def test_sizes_reach_the_kernels_when_they_are_known(scaled_by_size, batch):
     library, plan = scaled_by_size
     (y,) = trainers.session_of(library, plan, {}).run(0, [x, dy, small])
     np.testing.assert_allclose(y, small / x.size + dy, rtol=1e-6, atol=1e-7)
+
+
+# ---------------------------------------- rewrites for programs that have their kernel anyway
+
+PRODUCT = [node("s = Sigmoid x"), node("y = Mul s x")]
+GATE = node("z = com.microsoft:QuickGelu dy", alpha=0.5)
+
+
+def artifacts(nodes: list[Node], outputs: tuple[str, ...]) -> TrainingArtifacts:
+    return TrainingArtifacts(graph_of(nodes, outputs), None, None, Checkpoint((trainers.TRAINED,)), {})
+
+
+def shared(training: list[Node], evaluation: list[Node]) -> tuple[Procedure, ...]:
+    """Those of a training step that returns z, and of an evaluation that returns y, fused."""
+    one, other = (
+        lower(artifacts(nodes, outputs), REGISTRY, {}).procedures[0]
+        for nodes, outputs in ((training, ("z",)), (evaluation, ("y",)))
+    )
+    program = Program((one, other), (), 0, ())
+    return fuse_shared(program, REGISTRY).procedures
+
+
+def test_an_evaluation_takes_the_kernel_of_the_training_step() -> None:
+    ops = [[call.op for call in p.calls] for p in shared([GATE], PRODUCT)]
+    assert ops == [["com.microsoft:QuickGelu"]] * 2
+    swapped = [PRODUCT[0], node("y = Mul x s")]
+    (fused,) = shared([GATE], swapped)[1].calls
+    assert fused.inputs == ("x",) and fused.attributes == {"alpha": 1.0}
+
+
+def test_without_it_both_calls_stay() -> None:
+    plain = shared([node("z = Relu dy")], PRODUCT)[1]
+    assert [call.op for call in plain.calls] == [":Sigmoid", ":Mul"]
+    other = [PRODUCT[0], node("y = Mul s dy")]  # a gate of something else
+    assert [call.op for call in shared([GATE], other)[1].calls] == [":Sigmoid", ":Mul"]
+    kept = [*PRODUCT, node("t = Relu s"), node("y2 = Add y t")]  # read a second time
+    lowered = lower(artifacts([GATE, *kept], ("z", "y2")), REGISTRY, {})
+    assert ":Sigmoid" in [call.op for call in fuse_shared(lowered, REGISTRY).procedures[0].calls]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 32])
+def test_one_call_has_the_bits_of_two(rows: int, tmp_path) -> None:
+    plans: list[Plan] = [
+        trainers.plan_of(artifacts(nodes, outputs), REGISTRY)
+        for nodes, outputs in (([*PRODUCT, GATE], ("y", "z")), (PRODUCT, ("y",)))
+    ]
+    assert len(plans[0].routines[0].steps) == len(plans[1].routines[0].steps) == 2
+    library = trainers.library_of(trainers.contents_of(plans), REGISTRY, tmp_path)
+    random = np.random.default_rng(rows)
+    x, dy, small = (random.standard_normal((rows, n)).astype(np.float32) * 4 for n in (3, 3, 1))
+    x.ravel()[0] = -90  # where the sigmoid is next to nothing
+    found = [trainers.session_of(library, plan, {}).run(0, [x, dy, small])[0] for plan in plans]
+    assert found[0].tobytes() == found[1].tobytes() and len(np.unique(found[0])) == x.size

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ops.core.channel_slices import elementwise_channels
-from minbuild.ops.core.definition import Op, TestCase, same_as
+from minbuild.ops.core.definition import Op, TestCase, first_input, same_as
 from minbuild.ops.core.elementwise import (
     gradient_cases,
     gradient_kernel_of,
@@ -19,6 +19,7 @@ from minbuild.ops.core.elementwise import (
     unary_cases,
 )
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
+from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 from minbuild.ops.core.value import Results, Value
 
 gated_kernel = kernel_of("gated", "a", "b", params=("alpha:float",))
@@ -56,12 +57,16 @@ def _slope(b: GraphBuilder, x: Value) -> Value:
     return s * (one + u * (one - s))
 
 
-def _op(name: str, domain: str, default: tuple[str, float]) -> Op:
+def _fused(match: Match) -> Replacement:
+    return Replacement(f"{MICROSOFT}:QuickGelu", ("x",), {"alpha": 1.0})
+
+
+def _op(name: str, domain: str, default: tuple[str, float], *rewrites: Rewrite) -> Op:
     def gradient(b: GradientBuilder) -> Results:
         alpha = float(b.ctx.attribute(*default))
         return b.microsoft("QuickGeluGrad", b.dy[0], b.x[0], alpha=alpha)
 
-    return Op(
+    return RewritingOp(
         name,
         domain=domain,
         since=(1,) if domain else (24,),
@@ -71,14 +76,18 @@ def _op(name: str, domain: str, default: tuple[str, float]) -> Op:
         kernels=(gated_kernel,),
         in_place=((0, 0),),
         inexpensive=True,
+        batched_inputs=first_input,
         channels=elementwise_channels,
         cases=unary_cases(4, _ALPHAS, special=_FAR),
         gradient=gradient,
+        rewrites=rewrites,
     )
 
 
 swish = _op("Swish", "", _SWISH)
-quick_gelu = _op("QuickGelu", MICROSOFT, _QUICK)
+# As two calls, both the argument and its sigmoid are there at once.
+_PRODUCT = Rewrite(("Mul", "x", ("Sigmoid", "x")), _fused, shared=True)
+quick_gelu = _op("QuickGelu", MICROSOFT, _QUICK, _PRODUCT)
 quick_gelu_grad = gradient_op(
     "QuickGeluGrad",
     swish_grad_kernel,

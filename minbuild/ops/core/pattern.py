@@ -55,10 +55,12 @@ def identity(match: Match) -> Replacement | None:
 @dataclass(frozen=True)
 class Rewrite:
     """`build` returns the replacement of a match, or None to leave it alone. It may assume that nothing
-    else reads what the inner calls produce."""
+    else reads what the inner calls produce. A `shared` one is for programs that have a kernel of its operator anyway,
+    such as evaluations whose training step has it: elsewhere that kernel would make libraries larger."""
 
     pattern: Pattern
     build: Callable[[Match], Replacement | None]
+    shared: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from minbuild.ir import Call, Procedure
+from minbuild.ir import Call, Procedure, Program
 from minbuild.ops import Registry
 from minbuild.ops.core.pattern import COMMUTATIVE, Match, Pattern, Replacement, Rewrite, RewritingOp
 from minbuild.passes.analysis.aliases import present_inputs, present_outputs
@@ -19,11 +19,30 @@ from minbuild.passes.rewrite.view_elimination import without_view
 
 
 def fuse_patterns(procedure: Procedure, registry: Registry) -> Procedure:
-    """All rewrites of all operators, until none finds anything more: always the first match, by call and by rule."""
+    """All rewrites of all operators but `shared` ones, until none finds anything more: always the first match, by call
+    and by rule."""
+    ops = (op for _, op in sorted(registry.ops.items()) if isinstance(op, RewritingOp))
+    return _fused(procedure, registry, [each for op in ops for each in op.rewrites if not each.shared])
+
+
+def fuse_shared(program: Program, registry: Registry) -> Program:
+    """`program` with the `shared` rewrites of operators that have a kernel which some call of it has; `registry` has
+    the operators."""
+    calls = (call for procedure in program.procedures for call in procedure.calls)
+    used = {kernel.function for call in calls for kernel in registry.ops[call.op].kernels}
+    ops = (op for _, op in sorted(registry.ops.items()) if isinstance(op, RewritingOp))
+    sharing = (op for op in ops if used.intersection(kernel.function for kernel in op.kernels))
+    rules = [each for op in sharing for each in op.rewrites if each.shared]
+    if not rules:
+        return program
+    procedures = (_fused(p, registry, rules) for p in program.procedures)
+    return replace(program, procedures=tuple(procedures))
+
+
+def _fused(procedure: Procedure, registry: Registry, rewrites: Sequence[Rewrite]) -> Procedure:
     rules: dict[str, list[Rewrite]] = defaultdict(list)  # by the operator they end in
-    for _, op in sorted(registry.ops.items()):
-        for rewrite in op.rewrites if isinstance(op, RewritingOp) else ():
-            rules[_key(rewrite.pattern)].append(rewrite)
+    for rewrite in rewrites:
+        rules[_key(rewrite.pattern)].append(rewrite)
     graph = _Graph(procedure, registry)
     index = 0
     while index < len(graph.calls):

@@ -71,7 +71,7 @@ def _with_loops(procedure: Procedure, registry: Registry, live: Sequence[int], l
         return procedure
     found = [(procedure, most)]
     for rounds in (2**i for i in range(1, MOST_ROUNDS.bit_length())):
-        parts = _parts(procedure, registry, runs, live, least=least, rounds=rounds)
+        parts = _parts(procedure, registry, runs, live, bound=least, rounds=rounds)
         needed = live_peak(_looped(procedure, registry, parts, rounds), registry)
         # Loops of what would need less all the same cost time for nothing.
         kept = tuple(part for part in parts if max(live[i] for i in part.calls) > needed)
@@ -88,19 +88,19 @@ def _parts(
     runs: Sequence[ChannelRun],
     live: Sequence[int],
     *,
-    least: int,
+    bound: int,
     rounds: int,
 ) -> tuple[ChannelRun, ...]:
-    """The parts of `runs` that loops of `rounds` make smaller, in order, as far as what is left needs more: `least`, or
+    """The parts of `runs` that loops of `rounds` make smaller, in order, as far as what is left needs more: `bound`, or
     a run that cannot be smaller."""
     parts: list[ChannelRun] = []
     peaks = {run: max(live[i] for i in run.calls) for run in runs}
     for run in sorted(runs, key=lambda run: -peaks[run]):
-        if peaks[run] <= least:
+        if peaks[run] <= bound:
             break
         part, saved = _best_part(procedure, registry, run, rounds)
         parts += [part] if saved else []
-        least = max(least, peaks[run] - saved)
+        bound = max(bound, peaks[run] - saved)
     return tuple(sorted(parts, key=lambda part: part.calls.start))
 
 
