@@ -45,6 +45,29 @@ def test_steps_with_quantized_weights_have_the_bits_of_dequantized_ones(name, pa
         assert [n for n in found[0] if found[0][n] != found[1][n]] == []
 
 
+@pytest.mark.parametrize("name", ["int8", "pooled convolutions"])
+def test_a_library_of_signed_weights_alone_computes_the_same_bits(name, pairs, tmp_path):
+    """Such a library has no code for unsigned weights and zero points."""
+    pair = pairs[name]
+    alone = quantized_models.library_of([pair], tmp_path)
+    assert not {f for f in pair.packed.plan.features if f.endswith(".offsets")}
+    procedure = pair.packed.program.procedures[0]
+    shape = (procedure.values[procedure.inputs[0]].type.shape or ())[1:]
+    data = quantized_models.batches((19, *shape), CLASSES, 2)
+    found = [
+        quantized_models.trained(quantized_models.session(model, alone, 32), data)
+        for model in (pair.packed, pair.floats)
+    ]
+    assert found[0] == found[1]
+
+
+def test_packed_columns_of_quantized_weights_take_less_memory(pairs):
+    """A panel at a time is dequantized: half of the room that a float weight of the same size has is enough."""
+    pair = pairs["int8 packed products"]
+    packed, floats = (max(arena.peak for arena in model.arenas) for model in (pair.packed, pair.floats))
+    assert packed < floats
+
+
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "not fused"])
 def test_no_float_copy_is_in_flash_or_memory(name, pairs):
     pair = pairs[name]

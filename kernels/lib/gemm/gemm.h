@@ -94,11 +94,14 @@ constexpr int kEdgeBytes = kMostTileRows * kMostTileBytes;
 // Bytes of rows that are written at a time: some of a panel's depth.
 constexpr int kWrittenBytes = kPanelBytes / 2;
 
-// All rows of one panel, which are written into `some` as they are needed; where all fit, they are there but for the
-// `first` panel.
+// All rows of one panel, which are written behind it as they are needed; where all fit, they are there but for the
+// `first` panel. Else they are so few that they stay in the nearest cache.
 template <class T>
-MB_NOINLINE void multiply_written(const Gemm<T>& g, int bytes, T* edge, T* some, bool first) {
-  const intptr_t fitting = intptr_t(kWrittenBytes / sizeof(T)) / g.k, most = fitting & -tile_rows(bytes);
+MB_NOINLINE void multiply_written(const Gemm<T>& g, int bytes, T* edge, T* panel, bool first) {
+  T* const some = panel + g.b_row * g.k;
+  intptr_t fitting = (edge - some) / g.k;
+  if (fitting < g.m) fitting = intptr_t(kWrittenBytes / sizeof(T)) / g.k;
+  const intptr_t most = fitting & -tile_rows(bytes);
   Gemm<T> part = g;
   part.a = some, part.a_row = g.k, part.a_col = 1;
   for (intptr_t i = 0; i < g.m; i += part.m, part.c += part.m * g.c_row) {
@@ -116,7 +119,8 @@ constexpr int kWrittenBytes = 0;
 // The product, panel after panel. `direct`: whole panels are read in place.
 template <class T>
 MB_NOINLINE void multiply(const Gemm<T>& g, int bytes, bool direct, Pack<T> pack, const void* packer) {
-  alignas(16) T buffer[(kPanelBytes + kEdgeBytes + kWrittenBytes) / sizeof(T)];  // a panel, an edge, rows
+  alignas(16) T buffer[(kPanelBytes + kWrittenBytes + kEdgeBytes) / sizeof(T)];  // a panel, rows, an edge
+  constexpr intptr_t kEdge = (kPanelBytes + kWrittenBytes) / sizeof(T);
   const intptr_t width = unsigned(bytes) / sizeof(T) * kTileVectors,
                  deepest = kPanelBytes / kTileVectors / unsigned(bytes);
   Gemm<T> panel = g;
@@ -124,7 +128,7 @@ MB_NOINLINE void multiply(const Gemm<T>& g, int bytes, bool direct, Pack<T> pack
     panel.n = g.n - j;
     if (panel.n < width) {
       direct = false;
-      clear_bytes(buffer, kPanelBytes);
+      clear_bytes(buffer, MB_WRITTEN_ROWS ? size_t(width * (g.k < deepest ? g.k : deepest)) * sizeof(T) : kPanelBytes);
     } else {
       panel.n = width;
     }
@@ -140,12 +144,10 @@ MB_NOINLINE void multiply(const Gemm<T>& g, int bytes, bool direct, Pack<T> pack
         panel.b_row = width;
       }
 #if MB_WRITTEN_ROWS
-      if (panel.rows) {
-        constexpr intptr_t kBefore = (kPanelBytes + kEdgeBytes) / sizeof(T);
-        multiply_written(panel, bytes, buffer + kPanelBytes / sizeof(T), buffer + kBefore, j == 0 || panel.k < g.k);
-      } else
+      if (panel.rows) multiply_written(panel, bytes, buffer + kEdge, buffer, j == 0 || panel.k < g.k);
+      else
 #endif
-        multiply_panel(panel, bytes, buffer + kPanelBytes / sizeof(T));
+        multiply_panel(panel, bytes, buffer + kEdge);
       panel.a += deepest * g.a_col;
       panel.accumulate = true;
       k += deepest;

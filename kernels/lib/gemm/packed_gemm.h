@@ -159,19 +159,6 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T
   }
 }
 
-#if MB_THREADS > 1
-
-// Lets the threads of a call share its products, as many as `bytes` of scratch memory have room for.
-template <class T>
-MB_NOINLINE void divide_among(Gemm<T>& g, Team* team, int64_t bytes) {
-  constexpr intptr_t kAligned = 64 / sizeof(T);
-  if (team == nullptr || g.k < 1) return;
-  g.team = team;
-  g.share = (Blocks<T>(g, vector_bytes()).elements(g) + kAligned - 1) & -kAligned;
-  const int64_t room = bytes / (g.share * intptr_t(sizeof(T)));
-  g.members = room < team->members ? int32_t(room) : team->members;
-}
-
 // B from column `first` on.
 template <class T>
 struct LaterColumns {
@@ -184,6 +171,21 @@ struct LaterColumns {
     c.pack(c.packer, panel, k, depth, c.first + j, live, width);
   }
 };
+
+#if MB_THREADS > 1
+
+// Lets the threads of a call share its products, as many as `bytes` of scratch memory have room for. Each takes `elements`
+// of it; if 0, as many as Blocks has.
+template <class T>
+MB_NOINLINE void divide_among(Gemm<T>& g, Team* team, int64_t bytes, intptr_t elements = 0) {
+  constexpr intptr_t kAligned = 64 / sizeof(T);
+  if (team == nullptr || g.k < 1) return;
+  g.team = team;
+  if (elements == 0) elements = Blocks<T>(g, vector_bytes()).elements(g);
+  g.share = (elements + kAligned - 1) & -kAligned;
+  const int64_t room = bytes / (g.share * intptr_t(sizeof(T)));
+  g.members = room < team->members ? int32_t(room) : team->members;
+}
 
 // The product in parts of some rows and columns, whole tiles, each of them packed by itself.
 template <class T, class... Rows>

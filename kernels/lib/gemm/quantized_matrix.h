@@ -11,7 +11,8 @@ namespace minbuild {
 
 // The features of matrices of a library; code for all others compiles away. kSkips: columns are read that are apart.
 // kBlocks: some columns of a row share a scale, but not all. kTransposes: products with the transpose of a matrix. kChannels:
-// rows of channels (QuantizedRows).
+// rows of channels (QuantizedRows). kFetches: memory is fetched ahead, of weights that are too many for the nearest cache.
+// kOffsets: eight-bit weights may be unsigned or have a zero point.
 enum QuantizedParts : int {
   kFourBits = 1,
   kTables = 2,
@@ -21,7 +22,9 @@ enum QuantizedParts : int {
   kSkips = 32,
   kBlocks = 64,
   kTransposes = 128,
-  kChannels = 256
+  kChannels = 256,
+  kFetches = 512,
+  kOffsets = 1024
 };
 
 // Numbers of four-bit codes are taken from a table by two, where they then are in vectors; it has 2 KB.
@@ -48,23 +51,26 @@ struct QuantizedMatrix {
 #endif
 
   MB_INLINE bool is_four() const { return (Parts & kFourBits) && (!(Parts & kEightBits) || four); }
+  MB_INLINE bool is_signed() const { return !(Parts & kOffsets) && !is_four(); }
   MB_INLINE bool has_column_scales() const { return (Parts & kColumnScales) && column_block == 1; }
   // The number of a four-bit code.
   MB_INLINE float value(int code) const { return (Parts & kTables) && table ? table[code] : float(code ^ flip); }
   // That of an element.
   MB_INLINE float number(intptr_t at) const {
+    if (is_signed()) return int8_t(codes[at]);
     if (!is_four()) return float(codes[at] ^ flip);
     return value(codes[at >> 1] >> (bool(at & 1) != high_first ? 4 : 0) & 15);
   }
   // The zero points beside a scale, and the number of one.
   MB_INLINE const uint8_t* zeros_at(intptr_t at) const { return (Parts & kZeroPoints) && zeros ? zeros + at : nullptr; }
-  MB_INLINE float zero_of(const uint8_t* at) const { return at ? float(*at ^ flip) : zero; }
+  MB_INLINE float zero_of(const uint8_t* at) const { return is_signed() ? 0 : at ? float(*at ^ flip) : zero; }
 
   MB_NOINLINE bool read(const Tensor& q, const Tensor& scale, const Tensor& zero_point, const Tensor& values,
                         const int32_t* params, int row_count) {
     const int format = params[0];
     four = format & kIsFourBits;
     if (!(Parts & (four ? kFourBits : kEightBits))) return false;
+    if (!(Parts & kOffsets) && !four && format >> 8 != 0x8080) return false;
     high_first = format & kHighFirst;
     flip = format >> 8 & 255;
     zero = float(format >> 16 & 255);
@@ -104,6 +110,14 @@ MB_INLINE Vec<float, kLanes> widened(const uint8_t* codes, int flip) {
   return __builtin_convertvector(bytes ^ uint8_t(flip), Vec<float, kLanes>::Raw);
 }
 
+// The same of signed bytes.
+MB_INLINE Vec<float, kLanes> widened(const uint8_t* codes) {
+  typedef int8_t Bytes __attribute__((vector_size(kLanes)));
+  Bytes bytes;
+  __builtin_memcpy(&bytes, codes, kLanes);
+  return __builtin_convertvector(bytes, Vec<float, kLanes>::Raw);
+}
+
 // Rows of a matrix, some columns of which share a scale or have one each. Element (r, c) goes to out[r * step + c].
 template <class T>
 struct QuantizedRun {
@@ -113,6 +127,7 @@ struct QuantizedRun {
   T* out;
   intptr_t step;
   intptr_t ahead;  // bytes from codes that are read to others that are fetched meanwhile
+  intptr_t end;    // of the columns of the first block, where a row has several
 };
 
 // The columns of a run that are whole vectors.
@@ -130,46 +145,52 @@ struct DequantizeBody {
     for (; at.rows > 0; --at.rows, at.out += at.step, at.element += matrix->stride) {
       const float* scales = matrix->scales + at.first;
       const uint8_t* zeros = matrix->zeros_at(at.first);
-      // Without Vec's way to fill wide vectors, which takes instructions that gcc may not use here.
-      V factor = *scales - typename V::Raw{}, nothing = matrix->zero_of(zeros) - typename V::Raw{};
       const uint8_t* first = codes + (four ? at.element >> 1 : at.element);
-      __builtin_prefetch(first + at.ahead);
-      intptr_t i = 0;
-      do {
-        const uint8_t* from = first + (four ? i >> 1 : i);
-        V x;
-        if (!four) {
-          x = widened(from, flip);
-        } else if constexpr (bool(Parts & kTables)) {
-          typedef int64_t Pairs __attribute__((vector_size(sizeof(V))));
-          const int64_t* table = matrix->pairs;
-          const Pairs pairs = {table[from[0]], table[from[1]], table[from[2]], table[from[3]]};
-          __builtin_memcpy(&x, &pairs, sizeof x);
-        } else {  // the halves of a byte, in a byte each
-          typedef uint8_t Bytes __attribute__((vector_size(kLanes / 2)));
-          typedef uint16_t Halves __attribute__((vector_size(kLanes)));
-          Bytes bytes;
-          __builtin_memcpy(&bytes, from, sizeof bytes);
-          Halves both = __builtin_convertvector(bytes, Halves);
-          both = (both >> uint16_t(down) | both << uint16_t(down + 4)) & uint16_t(0x0f0f);
-          uint8_t halves[kLanes];
-          __builtin_memcpy(halves, &both, sizeof halves);
-          x = widened(halves, flip);
-        }
-        if (each) {
-          factor = V::load(scales + i);
-          if (zeros) nothing = widened(zeros + i, flip);
-        }
-        x = (x - nothing) * factor;
-        if constexpr (sizeof(T) == sizeof(float)) {
-          x.store(at.out + i);
-        } else {
-          float lanes[kLanes];
-          x.store(lanes);
-          for (int lane = 0; lane < kLanes; ++lane) at.out[i + lane] = lanes[lane];
-        }
-        i += kLanes;
-      } while (i < at.columns);
+      if (Parts & kFetches) __builtin_prefetch(first + at.ahead);
+      intptr_t i = 0, end = at.end;
+      for (;; end += matrix->column_block) {
+        const intptr_t stop = (Parts & kBlocks) && end < at.columns ? end : at.columns;
+        // Without Vec's way to fill wide vectors, which takes instructions that gcc may not use here.
+        V factor = *scales - typename V::Raw{}, nothing = matrix->zero_of(zeros) - typename V::Raw{};
+        do {
+          const uint8_t* from = first + (four ? i >> 1 : i);
+          V x;
+          if (!four) {
+            x = matrix->is_signed() ? widened(from) : widened(from, flip);
+          } else if constexpr (bool(Parts & kTables)) {
+            typedef int64_t Pairs __attribute__((vector_size(sizeof(V))));
+            const int64_t* table = matrix->pairs;
+            const Pairs pairs = {table[from[0]], table[from[1]], table[from[2]], table[from[3]]};
+            __builtin_memcpy(&x, &pairs, sizeof x);
+          } else {  // the halves of a byte, in a byte each
+            typedef uint8_t Bytes __attribute__((vector_size(kLanes / 2)));
+            typedef uint16_t Halves __attribute__((vector_size(kLanes)));
+            Bytes bytes;
+            __builtin_memcpy(&bytes, from, sizeof bytes);
+            Halves both = __builtin_convertvector(bytes, Halves);
+            both = (both >> uint16_t(down) | both << uint16_t(down + 4)) & uint16_t(0x0f0f);
+            uint8_t halves[kLanes];
+            __builtin_memcpy(halves, &both, sizeof halves);
+            x = widened(halves, flip);
+          }
+          if (each) {
+            factor = V::load(scales + i);
+            if (zeros) nothing = widened(zeros + i, flip);
+          }
+          x = (x - nothing) * factor;
+          if constexpr (sizeof(T) == sizeof(float)) {
+            x.store(at.out + i);
+          } else {
+            float lanes[kLanes];
+            x.store(lanes);
+            for (int lane = 0; lane < kLanes; ++lane) at.out[i + lane] = lanes[lane];
+          }
+          i += kLanes;
+        } while (i < stop);
+        if (!(Parts & kBlocks) || i >= at.columns) break;
+        ++scales;
+        if (zeros) ++zeros;
+      }
       if (--at.left == 0) at.left = matrix->row_block, at.first += matrix->across;
     }
   }
@@ -181,12 +202,18 @@ MB_NOINLINE void dequantize_block(const QuantizedMatrix<Parts>& m, intptr_t row,
                                   intptr_t columns, T* out, intptr_t step, intptr_t skip = 1) {
   const bool each = m.has_column_scales();
   if (!(Parts & kSkips)) skip = 1;
+#if MB_SIMD && !MB_ONE_VARIANT
+  const bool wide = skip == 1 && (!m.is_four() || !(((row * m.stride + column) | (rows > 1 ? m.stride : 0)) & 1)) &&
+                    (!MB_DISPATCHES || vector_bytes() >= 32);
+#else
+  constexpr bool wide = false;
+#endif
   const intptr_t block_row = unsigned(row) / unsigned(m.row_block);
   // The columns that may be next, where there are as many as a line of a cache holds; else rows below.
-  const intptr_t ahead = (columns >= 64 ? columns : 8 * m.stride) >> int(m.is_four());
+  const intptr_t ahead = !(Parts & kFetches) ? 0 : (columns >= 64 ? columns : 8 * m.stride) >> int(m.is_four());
   // Columns of one block after the other; so that nothing is divided in the loop over rows.
   for (intptr_t count; columns > 0; columns -= count, column += count * skip, out += count) {
-    intptr_t first = block_row * m.across;
+    intptr_t first = block_row * m.across, end = columns;
     count = columns;
     if (each) {
       first += column;
@@ -194,13 +221,14 @@ MB_NOINLINE void dequantize_block(const QuantizedMatrix<Parts>& m, intptr_t row,
       const intptr_t block = unsigned(column) / unsigned(m.column_block);
       const intptr_t left = ((block + 1) * m.column_block - column + skip - 1) / skip;
       first += block;
-      if (count > left) count = left;
+      // Several blocks at once, if all are whole vectors.
+      if (count > left && wide && !((left | columns | m.column_block) & (kLanes - 1))) end = left;
+      else if (count > left) count = left;
     }
     const intptr_t element = row * m.stride + column, left = (block_row + 1) * m.row_block - row;
-    QuantizedRun<T> run = {rows, 0, element, first, left, out, step, ahead};
+    QuantizedRun<T> run = {rows, 0, element, first, left, out, step, ahead, end};
 #if MB_SIMD && !MB_ONE_VARIANT
-    if (skip == 1 && (!m.is_four() || !((element | (rows > 1 ? m.stride : 0)) & 1)) &&
-        (!MB_DISPATCHES || vector_bytes() >= 32)) {
+    if (wide && !(m.is_four() && element & 1)) {
       run.columns = count & -kLanes;
       if (run.columns > 0) run_wide<DequantizeBody<T, Parts>>(&m, static_cast<const QuantizedRun<T>*>(&run));
     }

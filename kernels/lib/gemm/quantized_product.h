@@ -72,27 +72,55 @@ MB_NOINLINE void multiply_pieces(const Gemm<T>& g, const QuantizedPanels<T, Part
     }
 }
 
+// The blocks of a packed product whose B is dequantized, a panel at a time. Where the rows of A are one block, memory for
+// one panel suffices; else all `columns` of a block are kept for the next rows, half as many bytes as of floats in memory.
+template <class T>
+struct QuantizedBlocks {
+  intptr_t columns, elements;
+
+  MB_INLINE QuantizedBlocks(const Gemm<T>& g, int bytes) {
+    const Blocks<T> blocks(g, bytes);
+    constexpr intptr_t kMost = kColumnBytes / 2 / sizeof(T);
+    const bool one = g.m <= blocks.rows;
+    columns = one ? g.n : kMost / blocks.depth / blocks.width * blocks.width;
+    const intptr_t wide = one ? blocks.width : (g.n + blocks.width - 1) / blocks.width * blocks.width;
+    elements = blocks.row_elements(g) + blocks.at_most(wide, kMost);
+  }
+};
+
 // C = alpha * A * B, for a B whose elements are dequantized; g.b is not read. `room`: scratch memory for some rows of
-// the matrix, where products go along them; or where the product is packed, what gemm_at() has for floats of its sizes.
+// the matrix, where products go along them; or where the product is packed, what QuantizedBlocks says.
 template <class T, int Parts, bool Packs>
 MB_NOINLINE void multiply_quantized(const Gemm<T>& g, const QuantizedPanels<T, Parts, Packs>& b, const Tensor& room,
                                     bool packed) {
   const int bytes = vector_bytes();
+  // B is read along its rows, so that no product is one of dot products.
+  if constexpr (!Packs && !(Parts & kTransposes))
+    return multiply<T>(g, bytes, false, QuantizedPanels<T, Parts, Packs>::pack, &b);
   const bool large = Packs && packed && g.k > 0 && g.n >= kFewest, along = !large || b.transposed();
   T* scratch = room.scratch<T>();
   intptr_t size = intptr_t(unsigned(room.count) / sizeof(T));
   if constexpr (Packs) {
-    if (large && takes_packing(g))
-      return multiply_in_parts<T>(g, bytes, scratch, QuantizedPanels<T, Parts, Packs>::pack, &b, nullptr);
+    if (large && takes_packing(g)) {
+      const intptr_t columns = QuantizedBlocks<T>(g, bytes).columns;
+      for (intptr_t j = 0; j < g.n; j += columns) {
+        const LaterColumns<T> later = {QuantizedPanels<T, Parts, Packs>::pack, &b, int(j)};
+        Gemm<T> part = g;
+        part.n = g.n - j < columns ? g.n - j : columns;
+        part.c += j * g.c_col;
+        multiply_in_parts<T>(part, bytes, scratch, LaterColumns<T>::run, &later, nullptr);
+      }
+      return;
+    }
   }
   if (along && !takes_dots(g, bytes)) return multiply<T>(g, bytes, false, QuantizedPanels<T, Parts, Packs>::pack, &b);
 #if MB_THREADS > 1
   if constexpr (Packs) {
     if (g.members > 1 && large && int64_t(g.n) * g.k * intptr_t(sizeof(T)) >= 4 * kLeastBytes) {
-      const intptr_t columns = ((g.n + g.members - 1) / g.members + 63) & -64;
+      const intptr_t columns = ((g.n + g.members - 1) / g.members + 63) & -64, share = size / g.members & -16;
       return for_parts(g.team, g.members, (g.n + columns - 1) / columns, [&](int32_t part, int32_t member) {
         const intptr_t j = part * columns;
-        multiply_pieces(g, b, scratch + member * g.share, g.share, j, g.n - j < columns ? g.n : j + columns, along);
+        multiply_pieces(g, b, scratch + member * share, share, j, g.n - j < columns ? g.n : j + columns, along);
       });
     }
   }

@@ -16,8 +16,9 @@ struct ConvFeatures {
   static constexpr bool kDequantize = MB_CONV_DEQUANTIZE, kPieces = kPointwise || MB_CONV_DEQUANTIZE_TRANSPOSED;
   static constexpr int kParts = (MB_CONV_FOUR_BITS ? kFourBits : 0) | (MB_CONV_TABLE ? kTables : 0) |
                                 (MB_CONV_ZERO_POINTS ? kZeroPoints : 0) | (MB_CONV_COLUMN_SCALES ? kColumnScales : 0) |
-                                (MB_CONV_EIGHT_BITS ? kEightBits : 0) | (MB_CONV_DEQUANTIZE_TRANSPOSED ? kSkips : 0) |
-                                (MB_CONV_COLUMN_BLOCKS ? kBlocks : 0) | (MB_CONV_EXCHANGED ? kChannels : 0);
+                                (MB_CONV_EIGHT_BITS ? kEightBits : 0) | (MB_CONV_OFFSETS ? kOffsets : 0) |
+                                (MB_CONV_DEQUANTIZE_TRANSPOSED ? kSkips : 0) | (MB_CONV_COLUMN_BLOCKS ? kBlocks : 0) |
+                                (MB_CONV_EXCHANGED ? kChannels : 0);
 };
 template <class T>
 using Conv = PlaneConv<T, ConvFeatures>;

@@ -6,10 +6,11 @@
 
 namespace minbuild {
 
-constexpr int kParts = (MB_DEQUANTIZE_FOUR_BITS ? kFourBits : 0) | (MB_DEQUANTIZE_TABLE ? kTables : 0) |
-                       (MB_DEQUANTIZE_ZERO_POINTS ? kZeroPoints : 0) |
+constexpr int kParts = (MB_DEQUANTIZE_PACKED ? kFetches : 0) | (MB_DEQUANTIZE_FOUR_BITS ? kFourBits : 0) |
+                       (MB_DEQUANTIZE_TABLE ? kTables : 0) | (MB_DEQUANTIZE_ZERO_POINTS ? kZeroPoints : 0) |
                        (MB_DEQUANTIZE_COLUMN_SCALES ? kColumnScales : 0) | (MB_DEQUANTIZE_EIGHT_BITS ? kEightBits : 0) |
-                       (MB_DEQUANTIZE_COLUMN_BLOCKS ? kBlocks : 0) | (MB_DEQUANTIZE_TRANSPOSED ? kTransposes : 0);
+                       (MB_DEQUANTIZE_OFFSETS ? kOffsets : 0) | (MB_DEQUANTIZE_COLUMN_BLOCKS ? kBlocks : 0) |
+                       (MB_DEQUANTIZE_TRANSPOSED ? kTransposes : 0);
 using Matrix = QuantizedMatrix<kParts>;
 
 // y: [rows...,columns]  q: bytes of codes  scale: one a block  zero_point: beside scale  table: [16]
@@ -55,13 +56,15 @@ Status dequantize_product(const Call& call) {
   g.alpha = static_cast<T>(call.real(2));
   g.accumulate = call.adds(0);
   if (takes_dots(g, vector_bytes()) && (!transposed || size_t(room.count) < k * sizeof(T))) return Status::kBadPlan;
-  if (packed && (!scratch_suffices(g, &room) || room.count < kStreams * 16)) return Status::kBadPlan;
+  intptr_t needed = kStreams * 16;
+  if (packed) needed = QuantizedBlocks<T>(g, vector_bytes()).elements * intptr_t(sizeof(T));
+  if (packed && room.count < (needed < kStreams * 16 ? kStreams * 16 : needed)) return Status::kBadPlan;
   if (MB_DEQUANTIZE_BIAS && bias && !bias_after) {
     add_bias(g, bias, g.accumulate);
     g.accumulate = true;
   }
 #if MB_THREADS > 1
-  if (packed) divide_among(g, call.team, room.count);
+  if (packed) divide_among(g, call.team, room.count, needed / intptr_t(sizeof(T)));
 #endif
   const QuantizedPanels<T, kParts, MB_DEQUANTIZE_PACKED> panels = {w, transposed};
   multiply_quantized(g, panels, room, packed);

@@ -18,6 +18,8 @@ _DEEPEST = 1024  # the depth of a block on any target, at most
 _WIDEST = 256  # bytes of a row of a panel, at most
 _TALLEST = 8  # rows of a tile, at most
 
+QUANTIZED_COLUMN_BYTES = _COLUMN_BYTES // 2  # as in quantized_product.h
+
 # Gains were measured from here on, by 1.2 times and more.
 _LONG, _LARGE_MATRIX = 160, 1 << 15  # the two longest sizes: a layer's weights
 _MEDIUM, _LARGE_PRODUCT = 48, 1 << 20  # all three sizes: attention
@@ -38,19 +40,23 @@ def packed_kernel_of(kernel: KernelFunction) -> KernelFunction:
     )
 
 
-def packing_scratch(ctx: OpContext, element: ElementType, *sizes: Dim) -> tuple[TensorType, ...]:
+def packing_scratch(
+    ctx: OpContext, element: ElementType, *sizes: Dim, column_bytes: int = _COLUMN_BYTES
+) -> tuple[TensorType, ...]:
     """The scratch memory of a product by its rows, columns and depth, or nothing where packing does not pay or `ctx`
-    is without it. Free sizes count as large."""
+    is without it. Free sizes count as large; `column_bytes` are the most for columns."""
     if not ctx.packs or element not in FLOATS or not _pays([d for d in sizes if isinstance(d, int)]):
         return ()
-    return (TensorType(ElementType.UINT8, (packed_bytes(element, *sizes),)),)
+    return (TensorType(ElementType.UINT8, (packed_bytes(element, *sizes, column_bytes=column_bytes),)),)
 
 
-def packed_bytes(element: ElementType, rows: Dim, columns: Dim, depth: Dim) -> int:
+def packed_bytes(
+    element: ElementType, rows: Dim, columns: Dim, depth: Dim, *, column_bytes: int = _COLUMN_BYTES
+) -> int:
     """The bytes of the packed blocks of a product of `rows` and `columns` with sums of `depth` products, in numbers of
-    type `element`, on any target; free sizes count as large."""
+    type `element`, on any target; free sizes count as large, and columns take `column_bytes` at most."""
     deep = min(depth, _DEEPEST) if isinstance(depth, int) else _DEEPEST
-    row_bytes, column_bytes = _ROW_BYTES, _COLUMN_BYTES
+    row_bytes = _ROW_BYTES
     if isinstance(rows, int):
         row_bytes = min(row_bytes, ((rows + _TALLEST - 1) * deep + _BEYOND_ROWS) * element.size)
     if isinstance(columns, int):

@@ -35,6 +35,7 @@ FORMAT_PARAMS = ("format:int", "columns:int", "stride:int", "row_block:int", "co
 FORMAT_FEATURES = {
     "four_bits": "weights in four bits",
     "eight_bits": "weights in eight bits",
+    "offsets": "eight-bit weights that are unsigned or have a zero point",
     "table": "four-bit weights that number the values of a table",
     "zero_points": "a zero point for each block",
     "column_scales": "a scale for each column",
@@ -112,6 +113,7 @@ class Format:
         asked = {
             "four_bits": self.bits == 4,
             "eight_bits": self.bits == 8,
+            "offsets": self.bits == 8 and (zeros or not self.signed or self.zero != 0),
             "table": table,
             "zero_points": zeros,
             "column_scales": self.column_block == 1,
