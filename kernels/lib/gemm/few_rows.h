@@ -119,15 +119,6 @@ template <class T>
 MB_INLINE bool takes_rows(const Gemm<T>& g) {
   return (!MB_DISPATCHES || vector_bytes() >= 32) && g.b_col == 1 && g.c_col == 1;
 }
-// A body that exists for wide vectors only where there is a choice.
-template <class Body, class... Args>
-MB_INLINE void run_wide(Args... args) {
-#if MB_DISPATCHES
-  run_avx2<Body>(args...);
-#else
-  dispatch<Body>(args...);
-#endif
-}
 // The product in the order of the rows of B.
 template <class T>
 MB_NOINLINE void add_rows(Gemm<T> g) {

@@ -36,12 +36,28 @@ void pack_strided(const void* product, T* panel, int k, int depth, int j0, int c
 }
 #endif
 
+// A body that exists for wide vectors only where there is a choice.
+template <class Body, class... Args>
+MB_INLINE void run_wide(Args... args) {
+#if MB_DISPATCHES
+  run_avx2<Body>(args...);
+#else
+  dispatch<Body>(args...);
+#endif
+}
+
 // How far the rows of a tile are from those of the next, of packed products; the last `low` rows are in tiles of
 // tile_rows(), `low_step` apart. `start`: a row that those of a C that nothing is added to start from, or null for zeros.
+// Of what the next panel is packed from, columns from `next` on that are `apart`, some are fetched with each tile: `share`
+// lines of the cache, of which a column has `lines`.
+// `raw`: the panel in place, with its rows `raw_row` apart, which the first tile packs; or null.
 template <class T>
 struct TileSteps {
   intptr_t step, low_step, low;
-  const T* start;
+  const T *start, *next;
+  intptr_t apart, lines, share;
+  const T* raw;
+  intptr_t raw_row;
 };
 
 // All rows of one panel, whose g.n columns fit one tile. `edge` has room for a tile that does not fit C.
@@ -57,9 +73,18 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Step
   [[maybe_unused]] const T* start = nullptr;
   if constexpr (kPacked) start = (steps.start, ...) ? (steps.start, ...) : zero_row<T>;
   [[maybe_unused]] bool high = true;
+  [[maybe_unused]] const T* next = nullptr;
+  [[maybe_unused]] intptr_t line = 0;
+  if constexpr (kPacked) next = (steps.next, ...);
   for (intptr_t left = g.m; left > 0; left -= most) {
     if constexpr (kPacked && kTallerTiles) {
       if (left == (steps.low, ...)) high = false, most = tile_rows(bytes), step = (steps.low_step, ...);
+    }
+    if constexpr (kPacked) {
+      for (intptr_t i = (steps.share, ...); i > 0; --i) {
+        __builtin_prefetch(next + line * intptr_t(64 / sizeof(T)), 0, 2);
+        if (++line == (steps.lines, ...)) line = 0, next += (steps.apart, ...);
+      }
     }
     const intptr_t rows = left < most ? left : most;
     T* out = edge;
@@ -72,8 +97,21 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Step
       if (g.accumulate) old = c;
     }
     MB_OPAQUE(out);  // else the tile is compiled for `c` and for `edge`
-    if (kPacked && kTallerTiles && !high) run_at<TileBody<T, false>, 64>(bytes, &g, a, rows, out, out_row, old);
-    else run_at<TileBody<T, kPacked>, 64>(bytes, &g, a, rows, out, out_row, old);
+    if constexpr (kPacked && kPacksInTiles) {
+      if (left == g.m && (steps.raw, ...)) {
+        Gemm<T> first = g;
+        first.b = (steps.raw, ...), first.b_row = (steps.raw_row, ...);
+        const Gemm<T>* in_place = &first;
+        run_wide<TileBody<T, true>>(in_place, a, rows, out, out_row, old, const_cast<T*>(g.b));
+      } else if (high) {
+        run_at<TileBody<T, true>, 64>(bytes, &g, a, rows, out, out_row, old);
+      } else {
+        run_at<TileBody<T, false>, 64>(bytes, &g, a, rows, out, out_row, old);
+      }
+    } else {
+      if (kPacked && kTallerTiles && !high) run_at<TileBody<T, false>, 64>(bytes, &g, a, rows, out, out_row, old);
+      else run_at<TileBody<T, kPacked>, 64>(bytes, &g, a, rows, out, out_row, old);
+    }
     if (out == edge) {
       T* to_row = c;
       const T* from = edge;

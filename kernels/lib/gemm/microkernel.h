@@ -127,14 +127,25 @@ MB_INLINE void point_at_rows(const T* (&rows)[Count], const T* x, intptr_t step,
 template <class T>
 inline T zero_row[kMostTileBytes / sizeof(T)];
 
-// One tile: out = old + alpha * rows of A from `a` on * the panel g.b. `old` is `out`, or zeros for every row.
+// True where the first tile of a panel may pack it: it waits less for a B in place than a copy of its own does. A row of B
+// is fetched as many steps ahead.
+#if (MB_DISPATCHES || defined(__AVX2__)) && !MINBUILD_AVX512 && !MB_ONE_VARIANT
+constexpr bool kPacksInTiles = true;
+#else
+constexpr bool kPacksInTiles = false;
+#endif
+constexpr intptr_t kRowsAhead = 8;
+
+// One tile: out = old + alpha * rows of A from `a` on * the panel g.b. `old` is `out`, or zeros for every row. `panel`:
+// where g.b, in place, is packed meanwhile.
 template <class T, bool Packed>
 struct TileBody {
-  template <class W>
-  static MB_INLINE void run(const Gemm<T>* g, const T* a, intptr_t rows, T* out, intptr_t out_row, const T* old) {
+  template <class W, class... Panel>
+  static MB_INLINE void run(const Gemm<T>* g, const T* a, intptr_t rows, T* out, intptr_t out_row, const T* old,
+                            Panel... panel) {
     constexpr int kRows = Packed ? packed_tile_rows(W::bytes) : tile_rows(W::bytes);
     if (MB_DISPATCHES ? W::bytes > 16 : (MB_SIMD || rows > 1)) {
-      multiply<W, kRows>(*g, a, rows, out, out_row, old);
+      multiply<W, kRows>(*g, a, rows, out, out_row, old, panel...);
     } else {
       // A fallback, kept small: row by row.
       for (intptr_t r = 0; r < rows; ++r, a += g->a_row, out += out_row) {
@@ -144,9 +155,9 @@ struct TileBody {
     }
   }
 
-  template <class W, int Rows>
-  static MB_INLINE void multiply(const Gemm<T>& g, const T* from, intptr_t rows, T* out, intptr_t out_row,
-                                 const T* old) {
+  template <class W, int Rows, class... Panel>
+  static MB_INLINE void multiply(const Gemm<T>& g, const T* from, intptr_t rows, T* out, intptr_t out_row, const T* old,
+                                 Panel... panel) {
     using V = typename W::template of<T>;
     V x[Rows][kTileVectors];
     unroll<Rows>([&](auto r) MB_LAMBDA { unroll<kTileVectors>([&](auto v) MB_LAMBDA { x[r][v] = V(T(0)); }); });
@@ -160,7 +171,7 @@ struct TileBody {
     if constexpr (Packed && kRowVectors) {
       add_packed<V, Rows>(g, from, x);
     } else {
-      add_products<V, Rows>(g, from, rows, x);
+      add_products<V, Rows>(g, from, rows, x, panel...);
     }
     V alpha = g.alpha;
     intptr_t old_row = old == out ? out_row : 0;
@@ -196,8 +207,9 @@ struct TileBody {
   static constexpr bool kKeepsSteps = Packed || kRowVectors;
 
   // The same of rows of A in memory as it is.
-  template <class V, int Rows>
-  static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][kTileVectors]) {
+  template <class V, int Rows, class... Panel>
+  static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][kTileVectors],
+                                     Panel... panel) {
     const T* a[Rows];
 #if MB_TIGHT_LOOPS
     const T* b = g.b;
@@ -224,6 +236,11 @@ struct TileBody {
 #endif
       V row[kTileVectors];
       unroll<kTileVectors>([&](auto v) MB_LAMBDA { row[v] = load_lanes<V>(b + v * V::size); });
+      if constexpr (sizeof...(panel) != 0) {
+        __builtin_prefetch(b + kRowsAhead * b_row);
+        unroll<kTileVectors>([&](auto v) MB_LAMBDA { (row[v].store(panel + v * V::size), ...); });
+        ((panel += kTileVectors * V::size), ...);
+      }
       unroll<Rows>([&](auto r) MB_LAMBDA {
         V factor = a[r][at];
         if (kMovesRows) a[r] += a_col;

@@ -121,7 +121,7 @@ struct PackBody {
         for (intptr_t first = (live - 1) & -kRows; first >= 0; first -= kRows) {
           const T* from[kRows];
           point_at_rows(from, x + first * row, row, live - first);
-          transpose_group(from, done, to + first, step, step * row);
+          transpose_group(from, done, to + first, step, rows > step ? step * row : 0);
         }
       }
       for (intptr_t r = 0; r < live; ++r)

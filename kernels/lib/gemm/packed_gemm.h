@@ -83,6 +83,11 @@ struct Blocks {
     if (!kTallerTiles || rest == 0 || rest > fewer) return 0;
     return of > tall && rest + tall <= 2 * fewer ? rest + tall : rest;
   }
+  // True of a B that is near, with a tall first tile, but for many rows of pages that share few sets of the nearest cache.
+  MB_INLINE bool packs_in_tiles(const Gemm<T>& g, int bytes) const {
+    return g.b_col == 1 && !is_far(g) && g.m - low_rows(g.m, tile_rows(bytes)) >= tall &&
+           (g.m <= 64 || g.b_row % intptr_t(4096 / sizeof(T)) != 0);
+  }
   // Of the largest blocks there may be: parts of a product have fewer rows and columns, but maybe larger blocks of them.
   MB_INLINE intptr_t row_elements(const Gemm<T>& g) const {
     return pack_rows ? at_most(whole_tiles(g.m), kRowBytes / intptr_t(sizeof(T)) - kBeyondRows) + kBeyondRows : 0;
@@ -106,8 +111,10 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T
   if constexpr (sizeof...(rows) != 0) blocks.pack_rows = true;
   const intptr_t width = blocks.width, depth = blocks.depth, tall = blocks.tall;
   T* const panels = scratch + blocks.row_elements(g);
-  const intptr_t group = (packer == &g ? 8 : 1) * width;
-  const bool one_block = g.m <= blocks.rows;
+  const bool one_block = g.m <= blocks.rows, plain = packer == &g, once = plain && one_block;
+  const bool fetches = once && g.b_row == 1;
+  const bool in_tiles = once && kPacksInTiles && bytes >= 32 && blocks.packs_in_tiles(g, bytes);
+  const intptr_t group = (plain && !fetches && !in_tiles ? 8 : 1) * width;
   for (intptr_t j = 0; j < g.n; j += blocks.columns) {
     const intptr_t columns = g.n - j < blocks.columns ? g.n - j : blocks.columns;
     for (intptr_t k = 0; k < g.k; k += depth) {
@@ -119,7 +126,14 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T
         tile.m = g.m - i < blocks.rows ? g.m - i : blocks.rows;
         tile.a = g.a + i * g.a_row + k * g.a_col;
         const intptr_t short_rows = tile_rows(bytes), low = blocks.low_rows(tile.m, short_rows);
-        TileSteps<T> steps = {tall * g.a_row, short_rows * g.a_row, low, nullptr};
+        TileSteps<T> steps = {tall * g.a_row, short_rows * g.a_row, low, nullptr, nullptr, g.b_col, 0, 0, nullptr,
+                              g.b_row};
+        if (fetches) {
+          constexpr intptr_t kLine = 64 / sizeof(T);
+          const intptr_t tiles = (tile.m + tall - 1) / tall;
+          steps.lines = (tile.k + kLine - 1) / kLine;
+          steps.share = (steps.lines * width + tiles - 1) / tiles;
+        }
         if (blocks.pack_rows) {
           if constexpr (sizeof...(rows) == 0) {
             const intptr_t high = tile.m - low;
@@ -144,13 +158,15 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T
         for (intptr_t at = 0; at < columns; at += width, tile.c += width * g.c_col) {
           tile.n = columns - at < width ? columns - at : width;
           T* const panel = panels + (one_block ? at % group : at) * tile.k;
-          if (i == 0 && at % group == 0) {
+          steps.raw = in_tiles && tile.n == width ? g.b + k * g.b_row + j + at : nullptr;
+          if (i == 0 && at % group == 0 && !steps.raw) {
             const intptr_t some = columns - at < group ? columns - at : group;
             if (some % width != 0)
               clear_bytes(panel + some / width * width * tile.k, size_t(width * tile.k) * sizeof(T));
             pack(packer, panel, int(k), int(tile.k), int(j + at), int(some), int(width));
           }
           tile.b = panel;
+          steps.next = g.b + k * g.b_row + (j + at + width) * g.b_col;
           if (start && k == 0) steps.start = start + j + at;
           multiply_panel(tile, bytes, edge, steps);
         }
@@ -215,9 +231,11 @@ MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack
     some.n = g.n - j < columns ? g.n - j : columns;
     some.a += i * g.a_row;
     some.c += i * g.c_row + j * g.c_col;
+    const bool plain = packer == &g;
+    if (plain) some.b += j * g.b_col;
     const LaterColumns<T> later = {pack, packer, int(j)};
-    multiply_packed<T>(some, bytes, scratch + member * g.share, LaterColumns<T>::run, &later,
-                       start ? start + j : nullptr, pack_rows...);
+    multiply_packed<T>(some, bytes, scratch + member * g.share, plain ? pack : LaterColumns<T>::run,
+                       plain ? static_cast<const void*>(&some) : &later, start ? start + j : nullptr, pack_rows...);
   });
 }
 

@@ -1,0 +1,79 @@
+"""Packed products of one block of rows: tiles pack B or fetch it ahead, and no bit depends on that."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shared_kernels import DEFAULT_CXX, compile_library
+
+SOURCE = """
+#include "lib/gemm/packed_gemm.h"
+#define EXPORT extern "C" __attribute__((visibility("default")))
+using namespace minbuild;
+
+// Packed or, with its B in panels on the stack, not. B has `apart` elements from one of its lines to the next.
+EXPORT void multiply(int packs, int along, int m, int n, int k, int apart, int adds, const float* a, const float* b,
+                     float* c) {
+  Gemm<float> g = {m, n, k, a, k, 1, b, along ? 1 : apart, along ? apart : 1, c, n, 1};
+  g.alpha = 0.5f, g.accumulate = adds != 0;
+  if (!packs) return multiply<float>(g, vector_bytes(), false, pack_strided<float>, &g);
+  const size_t room = kRowBytes + kColumnBytes;
+  char* scratch = static_cast<char*>(__builtin_malloc(room + 64));
+  __builtin_memset(scratch, -1, room + 64);  // not finite where nothing is packed
+  float* const at = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch) + 63) & -uintptr_t(64));
+  multiply_packed<float>(g, vector_bytes(), at,
+                         pack_columns<float>, &g, nullptr);
+  __builtin_free(scratch);
+}
+EXPORT int in_tiles(int m, int n, int k, int apart) {
+  Gemm<float> g = {m, n, k, nullptr, k, 1, nullptr, apart, 1, nullptr, n, 1};
+  return kPacksInTiles && vector_bytes() >= 32 && Blocks<float>(g, vector_bytes()).packs_in_tiles(g, vector_bytes());
+}
+EXPORT int wide() { return kPacksInTiles && vector_bytes() >= 32; }
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    folder = tmp_path_factory.mktemp("tiles")
+    return compile_library(folder, SOURCE, DEFAULT_CXX)
+
+
+@pytest.mark.parametrize("along", [0, 1])
+@pytest.mark.parametrize("rows", [1, 4, 6, 8, 10, 24, 31, 66, 132])
+def test_packing_in_tiles_changes_no_bit(library: ctypes.CDLL, along: int, rows: int) -> None:
+    random = np.random.default_rng(rows)
+    for n, k, beyond in ((16, 64, 0), (48, 256, 0), (77, 300, 5), (130, 513, 0), (15, 40, 1)):
+        lines, length = (n, k) if along else (k, n)
+        a = random.standard_normal((rows, k), np.float32)
+        b = random.standard_normal((lines, length + beyond), np.float32)
+        for adds in (0, 1):
+            results = [np.full((rows, n), 0.25, np.float32) for _ in range(2)]
+            for packs, c in enumerate(results):
+                given = (ctypes.c_void_p(x.ctypes.data) for x in (a, b, c))
+                library.multiply(packs, along, rows, n, k, length + beyond, adds, *given)
+            expected = (
+                0.5 * (a.astype(np.float64) @ (b[:, :length].T if along else b[:, :length])) + 0.25 * adds
+            )
+            np.testing.assert_allclose(results[0], expected, rtol=1e-4, atol=1e-4)
+            assert results[0].tobytes() == results[1].tobytes()
+
+
+def test_tiles_pack_what_is_near_and_read_by_tall_tiles(library: ctypes.CDLL) -> None:
+    """Not a B beyond the caches, one whose rows share few sets of the nearest cache, or one under low tiles alone."""
+    if not library.wide():
+        pytest.skip("this processor has no wide vectors")
+    assert library.in_tiles(32, 768, 768, 768)
+    assert library.in_tiles(64, 1024, 1024, 1024)
+    assert not library.in_tiles(65, 1024, 1024, 1024)
+    assert not library.in_tiles(32, 2048, 2048, 2048)
+    assert not library.in_tiles(4, 768, 768, 768)
+
+
+def test_narrow_vectors_pack_by_copies(tmp_path: Path) -> None:
+    """Without wide vectors nothing is packed in tiles."""
+    narrow = compile_library(tmp_path, SOURCE, DEFAULT_CXX, ("-DMINBUILD_DISPATCH=0",))
+    assert not narrow.wide()
