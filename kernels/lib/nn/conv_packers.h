@@ -147,5 +147,43 @@ struct TransposedPacker : TapRows<T> {
   }
 };
 
+// The rows of W' as a convolution of outputs multiplies with them: w[M,C,taps] as [C,M*taps].
+template <class T>
+struct ExchangedFilters {
+  const T* w;
+  static constexpr intptr_t kWindow = 9;  // elements of most windows: 3 x 3
+  int channels, taps;
+  intptr_t depth;  // M * taps
+
+  // Rows and depths from where the element `a` would be, if w were that matrix. Windows of some rows are neighbours: they
+  // are read filter by filter, as those of the next filter may share few sets of the nearest cache with them.
+  void operator()(T* to, intptr_t step, const T* a, intptr_t count, intptr_t elements) const {
+    using V = Vec<T, 4>;
+    constexpr intptr_t kRowsAtOnce = 8;
+    const intptr_t first = (a - w) % depth, filter = first / taps, filter_step = intptr_t(channels) * taps;
+    const T* from = w + filter * filter_step + (a - w) / depth * taps;
+    for (intptr_t rows; count > 0; count -= rows, to += rows * step, from += rows * taps) {
+      rows = count < kRowsAtOnce ? count : kRowsAtOnce;
+      const T* windows = from;
+      T* column = to;
+      intptr_t tap = first - filter * taps, left = elements;
+      for (intptr_t some; left > 0; left -= some, column += some, tap = 0, windows += filter_step) {
+        some = taps - tap < left ? taps - tap : left;
+        const T* x = windows + tap;
+        T* at = column;
+        if (some == kWindow && taps == kWindow) {
+          for (intptr_t row = 0; row < rows; ++row, x += kWindow, at += step) {
+            const V first = V::load(x), second = V::load(x + V::size), last = V::load(x + kWindow - V::size);
+            first.store(at), second.store(at + V::size), last.store(at + kWindow - V::size);
+          }
+        } else {
+          for (intptr_t row = 0; row < rows; ++row, x += taps, at += step)
+            for (intptr_t i = 0; i < some; ++i) at[i] = x[i];
+        }
+      }
+    }
+  }
+};
+
 }  // namespace minbuild
 #endif  // MINBUILD_LIB_NN_CONV_PACKERS_H_

@@ -21,36 +21,6 @@ namespace minbuild {
 constexpr int kPassOutputs = 256, kMadeElements = 1 << 16, kMadeColumns = 512, kBeyond = 16;
 constexpr intptr_t kBeyondPanels = 512;
 
-// The rows of W' as a convolution of outputs multiplies with them: w[M,C,taps] as [C,M*taps].
-template <class T>
-struct ExchangedFilters {
-  const T* w;
-  static constexpr intptr_t kWindow = 9;  // elements of most windows: 3 x 3
-  int channels, taps;
-  intptr_t depth;  // M * taps
-
-  // Rows and depths from where the element `a` would be, if w were that matrix.
-  void operator()(T* to, intptr_t step, const T* a, intptr_t count, intptr_t elements) const {
-    using V = Vec<T, 4>;
-    intptr_t channel = (a - w) / depth;
-    const intptr_t first = (a - w) % depth, filter = first / taps, filter_step = intptr_t(channels) * taps;
-    for (; count > 0; --count, ++channel, to += step) {
-      const T* from = w + filter * filter_step + channel * taps;
-      T* at = to;
-      intptr_t tap = first - filter * taps, left = elements;
-      for (intptr_t some; left > 0; left -= some, at += some, tap = 0, from += filter_step) {
-        if (tap == 0 && taps == kWindow)
-          for (; left >= kWindow; left -= kWindow, at += kWindow, from += filter_step) {
-            const V first = V::load(from), second = V::load(from + V::size), last = V::load(from + kWindow - V::size);
-            first.store(at), second.store(at + V::size), last.store(at + kWindow - V::size);
-          }
-        some = taps - tap < left ? taps - tap : left;
-        for (intptr_t i = 0; i < some; ++i) at[i] = from[tap + i];
-      }
-    }
-  }
-};
-
 // C: a convolution that has read its shapes. x: [N,G*C,in...]  y: [N,G*M,out...]  w: [G*M,C,taps...]. Where weights are
 // stored otherwise, `weights` packs the rows of products that they are (multiply_packed in packed_gemm.h), and w only
 // counts elements.
@@ -81,10 +51,17 @@ struct PackedConv : Weights... {
     return {made_channels * c.taps, columns, filters, w, 1, depth, y, y_step, 1, to, to_step ? to_step : columns};
   }
 
+  // A power of two, as most batches are.
+  static int images_of_pass(intptr_t image) {
+    int some = 1;
+    while (some < kPassOutputs && some * image < kPassOutputs) some *= 2;
+    return some;
+  }
+
   // True of an input gradient whose windows move by one element and are not padded by more than they have.
   bool exchanges() const {
     if (!C::kExchanges || c.propagation != C::kInputs) return false;
-    if (c.taps == 1 || c.xs.image < c.ys.channels) return false;
+    if (c.taps == 1 || 2 * int64_t(c.xs.image) * images_of_pass(c.xs.image) < c.ys.channels) return false;
     for (int a = 0; a <= C::kLast; ++a)
       if (c.stride(a) != 1 || c.xs.axes[a].pad > c.span(a)) return false;
     return true;
@@ -120,7 +97,7 @@ struct PackedConv : Weights... {
     channels = c.xs.channels, filters = c.ys.channels, depth = channels * c.taps;
     image = c.ys.image, in_image = c.xs.image;
     if (channels < 1 || filters < 1 || int64_t(channels) * c.taps >= 1 << 28) return false;
-    images = image >= kPassOutputs ? 1 : int((kPassOutputs + image - 1) / image);
+    images = images_of_pass(image);
     if (images > c.batch) images = c.batch > 0 ? c.batch : 1;
     in_place = c.pointwise() && images == 1;
     const int64_t step = int64_t(channels) * c.xs.step, all = in_place ? 0 : images * step + kBeyond;

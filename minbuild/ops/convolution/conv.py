@@ -18,6 +18,7 @@ from minbuild.ops.convolution.conv_params import (
     OUTPUT,
     PARAMS,
     WEIGHT_GRADIENT,
+    images_of_pass,
     multiplications,
 )
 from minbuild.ops.convolution.conv_reference import reference
@@ -57,8 +58,7 @@ _FEATURES = {
     "dequantize": "weights in four or eight bits",
     "dequantize_transposed": "input gradients of layers with such weights",
 }
-# As in lib/nn/packed_conv.h.
-_PASS_OUTPUTS, _MADE_ELEMENTS, _MADE_COLUMNS, _BEYOND, _BEYOND_PANELS = 256, 1 << 16, 512, 16, 512
+_MADE_ELEMENTS, _MADE_COLUMNS, _BEYOND, _BEYOND_PANELS = 1 << 16, 512, 16, 512  # as in lib/nn/packed_conv.h
 _SHARE_BYTES = PACKED_BYTES + 1024  # of packed blocks of a further thread
 _LARGE_WORK = 1 << 22  # multiplications per image
 
@@ -212,8 +212,8 @@ class Layer:
         if propagation != INPUT_GRADIENT or not self.packs or self.taps == 1:
             return False
         image = product([a.size for a in self.axes])
-        plain = all(a.stride == 1 and a.before <= a.span for a in self.axes)
-        return plain and isinstance(image, int) and image >= self.filters  # else filters are too seldom read
+        often = isinstance(image, int) and 2 * image * images_of_pass(image) >= self.filters
+        return often and all(a.stride == 1 and a.before <= a.span for a in self.axes)
 
     def exchanged(self) -> Layer:
         """That convolution: channels and filters, inputs and outputs have changed places."""
@@ -230,12 +230,12 @@ class Layer:
             return self.exchanged().packed_scratch(OUTPUT)
         image = product([a.outputs for a in self.axes])
         assert isinstance(image, int)
-        images = dim_min(self.batch, max(1, -(-_PASS_OUTPUTS // image)))
+        images = dim_min(self.batch, images_of_pass(image))
         in_place = self.pointwise and images == 1
         phases = int(np.prod([a.phases for a in self.axes]))
         planes = images * product([a.outputs + a.extra for a in self.axes]) * (self.channels * phases)
         planes = 0 if in_place else planes
-        gathered = images * (image * self.filters) if image < _PASS_OUTPUTS else 0
+        gathered = images * (image * self.filters) if images_of_pass(image) > 1 else 0
         outputs, depth = images * image, self.channels * self.taps
         sizes: tuple[Dim, Dim, Dim] = (self.filters, outputs, depth)
         made: Dim = 0

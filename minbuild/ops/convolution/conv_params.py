@@ -12,6 +12,7 @@ ARGS = ("out:T=", "a:T", "b:T", "bias:T?", "bytes:scratch")
 PARAMS = ("propagation:int", "groups:int") + tuple(
     f"{name}_{axis}:int" for name in ("stride", "pad", "dilation") for axis in "dhw"
 )
+PASS_OUTPUTS = 256
 
 
 def multiplications(params: Sequence[int], shapes: Sequence[Shape]) -> Dim:
@@ -20,6 +21,12 @@ def multiplications(params: Sequence[int], shapes: Sequence[Shape]) -> Dim:
     if params[0] == WEIGHT_GRADIENT:
         weights = shapes[0]
     return product(y) * product(weights[1:])
+
+
+def images_of_pass(image: int) -> int:
+    """The images, of `image` elements a channel, that pass at once in packed_conv.h: a power of two, as most batches
+    are, with PASS_OUTPUTS elements at least."""
+    return 1 << (-(-PASS_OUTPUTS // image) - 1).bit_length()
 
 
 OPS: tuple[()] = ()
