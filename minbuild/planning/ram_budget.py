@@ -18,7 +18,7 @@ from minbuild.ir import Plan, Procedure, Program
 from minbuild.ir.ram_price import RamPoint
 from minbuild.ops import Registry
 from minbuild.options.byte_sizes import size_text
-from minbuild.passes.analysis.call_costs import seconds_of
+from minbuild.passes.analysis.call_costs import cached_seconds_of, seconds_of
 from minbuild.passes.analysis.channel_slices import SLICE
 from minbuild.passes.manager import optimize
 from minbuild.passes.rewrite.checkpointing import TRAIN, checkpointing, loops_over_channels
@@ -270,7 +270,7 @@ class _Search:
             if ram_of(longer, self.sizes) < ram:
                 search, plan, ram = _LONG_SEARCH, longer, ram_of(longer, self.sizes)
         new = _training(program)
-        price = seconds_of(new, self.registry, self.sizes)
+        price = (seconds_of if slices is None else cached_seconds_of)(new, self.registry, self.sizes)
         return FittedPlan(
             program,
             plan,

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from minbuild.ir import Procedure, Shape, TensorType
+from minbuild.ir import Procedure, Role, Shape, TensorType
 from minbuild.ir.dims import Dim, evaluate, product, symbols_in
 from minbuild.ops import Registry
 from minbuild.ops.movement.channel_slice import MOVE_CHANNELS
+from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.instruction_selection import Selection, select_kernels
 
 # A model of time that only compares calls with each other: of a core that multiplies and reads memory at these rates.
 MULTIPLICATIONS, BYTES = 25e9, 8e9  # per second
 CALL = 1e-6  # seconds
+CACHE, CACHED_BYTES = 1 << 20, 4 * BYTES  # bytes that stay in a cache, and their rate
 ALIGNMENT = 16  # bytes of the arena's
 
 
@@ -58,6 +60,24 @@ def seconds_of(procedure: Procedure, registry: Registry, sizes: Mapping[str, int
     """Seconds of all calls of `procedure` at these `sizes` by the model of time, to compare with those of another order
     of the same calls; those in loops as often as they run. `registry` has the kernels."""
     return sum(cost.seconds for cost in costs_of(procedure, registry, sizes))
+
+
+def cached_seconds_of(procedure: Procedure, registry: Registry, sizes: Mapping[str, int]) -> float:
+    """`seconds_of`, where what all rounds of a loop read and add to, such as weights and their gradients, comes from a
+    cache from the second round on, if all of it stays there."""
+    effects, rounds, saved = Effects(procedure, registry), _size(procedure.samples, sizes), 0.0
+    for loop in procedure.loops:
+        calls = [procedure.calls[index] for index in loop]
+        made = {o for call in calls for o in effects.produces(call) if effects.role(o) is Role.TEMPORARY}
+        whole = [
+            aligned_bytes(procedure.values[name].type, sizes)
+            for call in calls
+            for name in (*call.inputs, *call.outputs)
+            if name and not procedure.values[name].sample and effects.owner(name) not in made
+        ]
+        if sum(whole) <= CACHE:
+            saved += (rounds - 1) * sum(whole) * (1 / BYTES - 1 / CACHED_BYTES)
+    return seconds_of(procedure, registry, sizes) - saved
 
 
 def _size(dim: Dim, sizes: Mapping[str, int]) -> int:
