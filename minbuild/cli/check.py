@@ -20,16 +20,18 @@ from minbuild.cli.progress import (
     parse_sizes,
     print_lines,
 )
+from minbuild.cli.settings_file import resolve_build_options
 from minbuild.codegen.atomic_write import write_file
 from minbuild.errors import BadInput, Unsupported
 from minbuild.ir.ram_price import RamPoint
-from minbuild.options.build_options import ALL, GRADIENTS, LOSS
+from minbuild.options.build_options import ALL, AUTO, GRADIENTS, LOSS, OFF
 from minbuild.options.byte_sizes import parse_size
 from minbuild.options.graph_selection import TRAIN
 from minbuild.options.plan_options import PlanOptions
 from minbuild.planning.compile import compile_models
 from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.ram_budget import ram_of
+from minbuild.toolchain import host_target
 
 
 def check(
@@ -45,6 +47,14 @@ def check(
             metavar="SIZE",
             help="A budget for memory, as given to minbuild reduce, such as 1.5MB: is there a plan, what does it cost, "
             "and what do other budgets? Exit code 5, with the least that is possible, where there is none.",
+        ),
+    ] = None,
+    threads: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHAT",
+            help="As given to minbuild reduce: auto, off, on or a number. Threads have scratch memory of their own. "
+            "Default: auto where this machine makes threads, off with --package.",
         ),
     ] = None,
     finite_checks: Annotated[
@@ -68,12 +78,16 @@ def check(
             raise BadInput(f"--write-plan {write_plan}: is for one model. Give one folder.")
         there = read_package(package) if package is not None else None
         budget = None if ram is None else _bytes_of(ram)
+        usual = OFF if there is not None or host_target().traits.no_threads else AUTO
         models = compile_models(
             artifacts,
             parse_sizes("--dim", dim),
             parse_sizes("--max-dim", max_dim),
             tuple(ops_dir or ()),
-            options=_plan_options(there, finite_checks in (LOSS, ALL), budget),
+            options=replace(
+                _plan_options(there, finite_checks in (LOSS, ALL), budget),
+                threads=resolve_build_options({"threads": threads or usual}, {}, None).threads,
+            ),
         )
         if budget is not None:
             for folder, model in zip(artifacts, models, strict=True):

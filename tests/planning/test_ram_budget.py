@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 from case_sets import SHARED
 from commands import FREE, Command, command_fixture  # noqa: F401  the fixture `minbuild`
+from packed_model import packed_artifacts
 from places import GOLDEN
 
 from minbuild.errors import OverBudget
 from minbuild.ir import Plan, Program
 from minbuild.ops import Registry
 from minbuild.options.plan_options import PlanOptions
+from minbuild.passes.analysis import call_costs
+from minbuild.passes.analysis.call_costs import cached_seconds_of, seconds_of
 from minbuild.planning import compile as compile_module
 from minbuild.planning.compile import compile_model
 from minbuild.planning.compiled_model import replan
@@ -84,6 +87,21 @@ def test_a_layout_is_searched_for_longer_where_the_search_misses(
     assert replan(model, model.registry).plan_bytes == model.plan_bytes
 
 
+def test_weights_of_all_slices_come_from_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = compile_model(FREE, {}, {"batch": 8})
+    budget = ram_of(usual.plan, usual.largest) - 1
+    model = compile_model(FREE, {}, {"batch": 8}, options=PlanOptions(ram=budget))
+    assert model.fitted is not None and model.fitted.slices is not None
+    step, given = model.fitted.program.procedures[0], (model.registry, model.largest)
+    assert cached_seconds_of(step, *given) < seconds_of(step, *given)
+    before = model.fitted.added_time
+    monkeypatch.setattr(call_costs, "CACHE", 0)  # nothing stays in it
+    assert cached_seconds_of(step, *given) == seconds_of(step, *given)
+    again = compile_model(FREE, {}, {"batch": 8}, options=PlanOptions(ram=budget))
+    assert again.fitted is not None and before < again.fitted.added_time
+    assert again.plan_bytes == model.plan_bytes
+
+
 def test_check_names_the_price_of_budgets_and_the_least(minbuild: Command) -> None:
     """Every point of the curve can be had: the last one is the least, and the first one costs nothing."""
     said = minbuild("check", FREE, "--ram", "1GB")
@@ -102,8 +120,30 @@ def test_check_names_the_price_of_budgets_and_the_least(minbuild: Command) -> No
     assert refused.code == 5 and f"takes {sizes[-1]:,} bytes of RAM" in refused.err
 
 
+def test_check_counts_the_scratch_memory_of_threads_as_reduce_does(minbuild: Command, tmp_path: Path) -> None:
+    folder = packed_artifacts(tmp_path)
+    sizes = {}
+    for threads in ("off", "2", "4", "auto"):
+        said = minbuild(
+            "check", folder, "--ram", "1GB", *(() if threads == "auto" else ("--threads", threads))
+        )
+        (found,) = re.findall(r"^([\d,]+) bytes of RAM fit", said.out, re.M)
+        planned = compile_model(folder, {}, {}, options=PlanOptions(threads=threads))
+        sizes[threads] = int(found.replace(",", ""))
+        assert sizes[threads] == ram_of(planned.plan, planned.largest)
+    assert sizes["off"] < sizes["2"] < sizes["4"]
+
+
 @pytest.mark.parametrize(
-    ("given", "said"), [((), "Nothing to check"), (("--ram", "much"), "not a number of bytes")]
+    ("given", "said"),
+    [
+        ((), "Nothing to check"),
+        (("--ram", "much"), "not a number of bytes"),
+        (
+            ("--ram", "1GB", "--threads", "many"),
+            "--threads many: is not allowed. Choose from: auto, off, on, or a number from 2 to 64",
+        ),
+    ],
 )
 def test_check_refuses_to_guess(minbuild: Command, given: tuple[str, ...], said: str) -> None:
     refused = minbuild("check", FREE, *given)
