@@ -29,7 +29,6 @@ from case_sets import SHARED, loaded  # noqa: E402
 from minbuild.codegen.library_builder import build_checked  # noqa: E402
 from minbuild.errors import OverBudget  # noqa: E402
 from minbuild.options.build_options import BuildOptions  # noqa: E402
-from minbuild.options.graph_selection import EVALUATE, EVERY  # noqa: E402
 from minbuild.options.plan_options import PlanOptions  # noqa: E402
 from minbuild.planning.compile import compile_model  # noqa: E402
 from minbuild.planning.compiled_model import CompiledModel  # noqa: E402
@@ -41,8 +40,6 @@ from minbuild.training.library import TRAIN, Library, Session  # noqa: E402
 REPORT = HERE.parents[2] / "reports" / "baseline" / "memory.md"
 NAMES = ("MobileNetV2", "ResNet-18", "ResNet-50", "EfficientNet-B0", "BERT-base", "ViT-Tiny")
 GOALS = dict(zip(NAMES, (7.6, 5.0, 19.3, 7.6, 12.6, 5.1), strict=True))  # MB, plus 15 %
-GOALS["EfficientNet-B0, no evaluation"] = GOALS["EfficientNet-B0"]  # Sigmoid and Mul need most of all there
-ROWS = (*NAMES[:4], "EfficientNet-B0, no evaluation", *NAMES[4:])
 SETS = {"bert_tiny": 8, "mobilenet_tl_bn": 32}  # batch
 TURNS = 16
 
@@ -55,7 +52,7 @@ def main() -> int:
     parser.add_argument("--torch", type=Path)
     parser.add_argument("--ort", type=Path)
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("names", nargs="*", default=[*ROWS, *SETS])
+    parser.add_argument("names", nargs="*", default=[*NAMES, *SETS])
     options = parser.parse_args()
     failed = 0
     for name in options.names:
@@ -70,20 +67,18 @@ def main() -> int:
 
 def row(name: str, options: argparse.Namespace) -> None:
     """Measures one row and keeps it in the work folder."""
-    net, _, graphs = name.partition(", ")
-    folder, batch = options.work / net, SETS.get(name, 1)
+    folder, batch = options.work / name, SETS.get(name, 1)
     if name in SETS:
         artifacts = SHARED / name
         folder.mkdir(parents=True, exist_ok=True)
     else:
         artifacts = folder
-        bench_large.make_artifacts(folder, net, pythons(options), (1, 8))
+        bench_large.make_artifacts(folder, name, pythons(options), (1, 8))
     sizes = {"batch": batch}
     fixed, largest = (sizes, {}) if batch == 1 else ({}, sizes)
 
     def plan(ram: int | None = None) -> CompiledModel:
-        chosen = tuple(each for each in EVERY if not graphs or each != EVALUATE)
-        return compile_model(artifacts, fixed, largest, options=PlanOptions(chosen, ram=ram))
+        return compile_model(artifacts, fixed, largest, options=PlanOptions(ram=ram))
 
     since = time.process_time()
     usual = plan()
@@ -118,8 +113,7 @@ def row(name: str, options: argparse.Namespace) -> None:
 
 def kept_row(work: Path, name: str) -> Path:
     """The file that a row is kept in."""
-    net, _, graphs = name.partition(", ")
-    return work / net / ("memory_training.json" if graphs else "memory.json")
+    return work / name / "memory.json"
 
 
 def within(plan, budget: int) -> CompiledModel:
@@ -186,7 +180,6 @@ Temporaries of a training step (AdamW, float32; millions of bytes of the arena):
 `--ram` finds for the goal (within 1.15 of what one more forward pass allows), and of the smallest. Times are those of
 the step beside the default plan's: processor time on one thread, and the estimate that the plan was chosen by. Planning
 is the processor time that all of these plans took. Where no plan reaches the goal, the smallest one stands there.
-"No evaluation" is a trainer without the evaluation graph, whose Sigmoid before Mul needs more than the training step.
 """
 
 
@@ -204,12 +197,12 @@ def line(result: dict) -> str:
 
 def write(work: Path) -> None:
     """The report, of all rows in the work folder."""
-    kept = [kept_row(work, name) for name in (*ROWS, *SETS)]
+    kept = [kept_row(work, name) for name in (*NAMES, *SETS)]
     rows = [json.loads(path.read_text()) for path in kept if path.exists()]
     if not rows:
         return
     table = ["| " + " | ".join(HEAD) + " |", "|---|" + "--:|" * (len(HEAD) - 1), *map(line, rows)]
-    missing = [name for name, path in zip((*ROWS, *SETS), kept, strict=True) if not path.exists()]
+    missing = [name for name, path in zip((*NAMES, *SETS), kept, strict=True) if not path.exists()]
     absent = [f"- Not measured: {', '.join(missing)}."] if missing else []
     beside = [text for r in rows if r["net"] in SETS and (text := beside_ort(r))]
     REPORT.write_text("\n".join([PREFACE, *table, "", *beside, *absent]).rstrip() + "\n", "utf-8")
