@@ -63,8 +63,8 @@ def seconds_of(procedure: Procedure, registry: Registry, sizes: Mapping[str, int
 
 
 def cached_seconds_of(procedure: Procedure, registry: Registry, sizes: Mapping[str, int]) -> float:
-    """`seconds_of`, where what all rounds of a loop read and add to, such as weights and their gradients, comes from a
-    cache from the second round on, if all of it stays there."""
+    """`seconds_of` for `procedure`, `registry` and `sizes`, where what all rounds of a loop read and add to, such as
+    weights and their gradients, comes from a cache from the second round on, if all of it stays there."""
     effects, rounds, saved = Effects(procedure, registry), _size(procedure.samples, sizes), 0.0
     for loop in procedure.loops:
         calls = [procedure.calls[index] for index in loop]
