@@ -43,8 +43,8 @@ def packed_kernel_of(kernel: KernelFunction) -> KernelFunction:
 def packing_scratch(
     ctx: OpContext, element: ElementType, *sizes: Dim, column_bytes: int = _COLUMN_BYTES
 ) -> tuple[TensorType, ...]:
-    """The scratch memory of a product by its rows, columns and depth, or nothing where packing does not pay or `ctx`
-    is without it. Free sizes count as large; `column_bytes` are the most for columns."""
+    """The scratch memory of a product of type `element` by its rows, columns and depth, or nothing where packing does
+    not pay or `ctx` is without it. Free sizes count as large; `column_bytes` are the most for columns."""
     if not ctx.packs or element not in FLOATS or not _pays([d for d in sizes if isinstance(d, int)]):
         return ()
     return (TensorType(ElementType.UINT8, (packed_bytes(element, *sizes, column_bytes=column_bytes),)),)
