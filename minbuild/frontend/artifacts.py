@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from minbuild.errors import BadInput, Unsupported
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.frontend.files import read_file, read_shared
@@ -14,8 +16,9 @@ from minbuild.frontend.onnx.reader import read_graph
 from minbuild.frontend.ort_format.reader import is_ort, read_ort_graph
 from minbuild.frontend.validation import inconsistencies, with_graph_shapes
 from minbuild.ir import Checkpoint, Graph, TrainingArtifacts
-from minbuild.ir.mapped import FileBytes, sha256_of
+from minbuild.ir.mapped import sha256_of
 
+_LARGE_ARRAY = 1 << 16  # bytes of a weight that is worth to be shared
 _TRAINING = "training_model"
 _EVALUATION = "eval_model"
 _OPTIMIZER = "optimizer_model"
@@ -33,18 +36,15 @@ def load_artifacts(path: Path) -> TrainingArtifacts:
     findings."""
     training, evaluation, optimizer, saved = _locate(path)
     collect = _Collector()
-    files = {p.name: data for p in (training, evaluation, optimizer, saved) if p is not None
-             for data in [collect.run(read_shared if p == saved else read_file, p)] if data is not None}  # fmt: skip
-    graphs = {
-        p.name: collect.run(_read_model, files[p.name], p)
-        for p in (training, evaluation, optimizer)
-        if p is not None and p.name in files
-    }
-    checkpoint = collect.run(read_checkpoint, saved) if saved.name in files else None
+    paths = (training, evaluation, optimizer)
+    digests: dict[str, str] = {}
+    graphs = [collect.run(_read_digested, p, digests) if p is not None else None for p in paths]
+    file = collect.run(read_shared, saved)
+    checkpoint = collect.run(read_checkpoint, saved) if file is not None else None
     collect.finish()
-    assert checkpoint is not None
-    chosen = [None if p is None else graphs[p.name] for p in (training, evaluation, optimizer)]
-    return _bundle(path, chosen, checkpoint, saved.name, files)
+    assert checkpoint is not None and file is not None
+    digests[saved.name] = sha256_of(file)
+    return _bundle(path, graphs, checkpoint, saved.name, digests)
 
 
 def read_artifacts(
@@ -55,23 +55,17 @@ def read_artifacts(
     `load_artifacts`."""
     collect = _Collector()
     paths = (training, evaluation, optimizer)
-    contents = [None if p is None else collect.run(read_file, p) for p in paths]
-    graphs = [
-        None if p is None or data is None else collect.run(_read_model, data, p)
-        for p, data in zip(paths, contents, strict=True)
-    ]
+    digests: dict[str, str] = {}
+    graphs = [collect.run(_read_digested, p, digests) if p is not None else None for p in paths]
     collect.finish()
-    files = {
-        p.name: data for p, data in zip(paths, contents, strict=True) if p is not None and data is not None
-    }
-    return _bundle(training.parent, graphs, checkpoint, "the checkpoint", files)
+    return _bundle(training.parent, graphs, checkpoint, "the checkpoint", digests)
 
 
 def _bundle(
-    path: Path, graphs: list[Graph | None], checkpoint: Checkpoint, saved: str, files: Mapping[str, FileBytes]
+    path: Path, graphs: list[Graph | None], checkpoint: Checkpoint, saved: str, digests: Mapping[str, str]
 ) -> TrainingArtifacts:
     """The artifacts that were read, if they belong together: training, evaluation and optimizer graph, and a
-    checkpoint from `saved`."""
+    checkpoint from `saved`; `digests` are those of their files."""
     train, evaluate, optimize = graphs
     assert train is not None
     checkpoint = with_graph_shapes(checkpoint, train)
@@ -80,11 +74,37 @@ def _bundle(
         raise BadInput("\n".join(f"{path}/{finding}." for finding in findings))
     notes: tuple[str, ...] = ()
     if evaluate is not None:
-        evaluate, notes = repair_normalization(evaluate)
-    digests = {name: sha256_of(data) for name, data in files.items()}
+        evaluate, notes = repair_normalization(_with_arrays_of(train, evaluate))
     return TrainingArtifacts(
         train, evaluation=evaluate, optimizer=optimize, checkpoint=checkpoint, digests=digests, notes=notes
     )
+
+
+def _with_arrays_of(train: Graph, evaluate: Graph) -> Graph:
+    """The evaluation graph with large weights of the training graph in place of equal ones of its own, so that they are
+    in memory once. Those in files of their own are left there."""
+    shared = {
+        name: train.initializers[name]
+        for name, array in evaluate.initializers.items()
+        if array.nbytes >= _LARGE_ARRAY
+        and name in train.initializers
+        and _equal(array, train.initializers[name])
+    }
+    return replace(evaluate, initializers={**evaluate.initializers, **shared}) if shared else evaluate
+
+
+def _equal(one: np.ndarray, other: np.ndarray) -> bool:
+    if isinstance(one, np.memmap) or one.dtype != other.dtype or one.shape != other.shape:
+        return False
+    here, there = (np.ascontiguousarray(a).reshape(-1).view(np.uint8) for a in (one, other))
+    return np.array_equal(here, there)
+
+
+def _read_digested(path: Path, digests: dict[str, str]) -> Graph:
+    """The graph of one file, whose bytes are in memory no longer than that takes; `digests` gets its own."""
+    data = read_file(path)
+    digests[path.name] = sha256_of(data)
+    return _read_model(data, path)
 
 
 def _read_model(data: bytes, path: Path) -> Graph:

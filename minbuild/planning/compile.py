@@ -222,7 +222,9 @@ def _affordable(
     most = ram_of(build_plan(program, operators, 1, packs=options.packs), sizes) * 5 // 4
     while threads > 1 and ram_of(plan, sizes) > most:
         threads //= 2
-        plan = build_plan(program, operators, threads, packs=options.packs)
+        fewer = build_plan(program, operators, threads, packs=options.packs)
+        same = fewer.constants == plan.constants  # large ones are in memory once
+        plan = replace(fewer, constants=plan.constants) if same else fewer
     return threads, plan
 
 

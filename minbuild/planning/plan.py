@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from minbuild.planning.arena.validator import validate
 from minbuild.planning.rollback import changed_before_refusal
 
 _CACHE_LINE = 64
+_SMALL = 64  # bytes of a constant that is found by its bytes, not their digest
 ARENA, PERSISTENT, CONSTANTS, INPUTS, FROZEN, EXTENT = range(6)
 
 
@@ -105,11 +107,12 @@ class _Builder:
     def constant(self, value: Value) -> int:
         assert value.constant is not None
         data = np.ascontiguousarray(value.constant).tobytes()
-        if data not in self.constant_at:
+        key = data if len(data) <= _SMALL else sha256(data).digest()
+        if key not in self.constant_at:
             self.constants.extend(bytes(-len(self.constants) % 8))
-            self.constant_at[data] = len(self.constants)
+            self.constant_at[key] = len(self.constants)
             self.constants.extend(data)
-        return self.constant_at[data]
+        return self.constant_at[key]
 
     def place(
         self,

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from artifact_folders import CASES, FILES, GOLDEN, SETS, edit, failure, rewrite
+from onnx import helper, numpy_helper
 
 from minbuild.errors import BadInput, Unsupported
 from minbuild.frontend.artifacts import load_artifacts
@@ -88,6 +89,28 @@ def test_normalization_in_eval_models_is_repaired_and_said_so():
 
 
 # ------------------------------------------------------------------------------------------ bad folders
+
+
+def test_large_weights_that_both_models_have_are_in_memory_once(folder):
+    """Frozen weights stand in the training and in the evaluation model."""
+    weight = np.random.default_rng(0).standard_normal((128, 200)).astype(np.float32)
+    other = weight.copy()
+    other[3, 4] += 1
+
+    def frozen(arrays):
+        def change(model):
+            for name, array in arrays.items():
+                model.graph.initializer.append(numpy_helper.from_array(array, name))
+                model.graph.node.append(helper.make_node("Identity", [name], [name + "_out"]))
+
+        return change
+
+    edit(folder / "training_model.onnx", frozen({"same": weight, "changed": weight}))
+    edit(folder / "eval_model.onnx", frozen({"same": weight, "changed": other}))
+    loaded = load_artifacts(folder)
+    training, evaluation = loaded.training.initializers, loaded.evaluation.initializers
+    assert evaluation["same"] is training["same"]
+    assert np.array_equal(evaluation["changed"], other) and np.array_equal(training["changed"], weight)
 
 
 def test_no_folder_and_no_artifacts(tmp_path):

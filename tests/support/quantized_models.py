@@ -92,12 +92,16 @@ def trained(trainer: Session, data: Sequence[tuple[np.ndarray, np.ndarray]]) -> 
     return found | {"losses": np.array(losses).tobytes()}
 
 
-def step_ratio(ours: Session, other: Session, batch: tuple[np.ndarray, np.ndarray], rounds: int) -> float:
-    """The time of a training step of `ours` as part of that of `other`: least processor times of interleaved steps."""
+def step_ratio(
+    ours: Sequence[Session], others: Sequence[Session], batch: tuple[np.ndarray, np.ndarray], rounds: int
+) -> float:
+    """The time of a training step of `ours` as part of that of `others`, sessions of one model each: least processor
+    times of interleaved steps."""
     times: tuple[list[float], list[float]] = ([], [])
-    for _ in range(rounds):
-        for trainer, found in zip((ours, other), times, strict=True):
-            start = time.process_time()
-            trainer.run(TRAIN, batch)
-            found.append(time.process_time() - start)
+    for pair in zip(ours, others, strict=True):
+        for _ in range(rounds):
+            for trainer, found in zip(pair, times, strict=True):
+                start = time.process_time()
+                trainer.run(TRAIN, batch)
+                found.append(time.process_time() - start)
     return min(times[0]) / min(times[1])

@@ -23,6 +23,7 @@ __all__ = ["Schema", "decode", "encode", "encode_pieces", "parse_schema"]
 MAX_DEPTH = 64  # nesting of tables: deeper than any format here, far from Python's own limit
 _SHARING = 16  # how many times a file's own size its decoded content may be, when offsets share objects
 _MOST = 2**31 - 1  # bytes of a builder
+_ROOM = 1 << 24  # for what is not in arrays
 _HEAD = 256  # about the bytes that stand beside an array
 _BYTE = Type("scalar", "ubyte", np.dtype("u1"), 1)
 
@@ -123,7 +124,8 @@ def encode(schema: Schema, value: Mapping[str, Any]) -> bytes:
 
 def encode_pieces(schema: Schema, value: Mapping[str, Any]) -> Pieces:
     """The same in pieces: large arrays of bytes are not copied, and must not change before the file is written."""
-    builder = _Builder(min(_array_bytes(value) + 1024, _MOST))  # growth takes twice the bytes
+    size = _array_bytes(value)  # growth takes twice the bytes, room in a mapping none
+    builder = _Builder(min(size + (_ROOM if size >= LEAST_IN_PIECES else 1024), _MOST))
     root = _encode_table(builder, schema, schema.tables[schema.root], value)
     builder.Finish(root, file_identifier=schema.identifier.encode() or None)
     pieces, at, end = Pieces(), builder.Head(), len(builder.Bytes)
