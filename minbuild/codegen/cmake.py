@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from minbuild import __version__
-from minbuild.options.build_options import ON, BuildOptions
+from minbuild.options.build_options import BuildOptions
 from minbuild.templating import render
 from minbuild.toolchain import flags
 
@@ -23,7 +23,6 @@ def cmake_files(
         version=__version__,
         units=sorted(name for name in sources if name.endswith(".cc")),
         compile=flags.compile_flags(build_options),
-        wide=flags.AVX512 if build_options.avx512 == ON else "",
         speed=flags.SPEED,
         speed_units=sorted(flags.speed_units(build_options, sources)),
         strip=build_options.strip.upper(),

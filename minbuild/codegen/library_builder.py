@@ -83,6 +83,7 @@ class LibraryBuilder:
             # Parameters that fit into no other checkpoint are for wide plans.
             compact_checkpoints=self.contents.compact_checkpoints and self.contents.wide,
             one_variant=self.contents.one_variant,
+            avx512=self.contents.avx512,
             panel_bytes=self.contents.panel_bytes,
         )
         both = ((self.contents, self.toolchain), (full, _without_auto_lto(self.toolchain)))

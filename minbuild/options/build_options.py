@@ -322,10 +322,11 @@ class BuildOptions:
         LINKER,
     )
     avx512: str = choice(
-        (OFF, ON),
-        "an AVX-512 variant of matrix products, selected at run time on x86-64",
-        COMPILER,
-        fastest=ON,
+        (ON, OFF),
+        "an AVX-512 variant of products that are large enough to be packed, selected at run time on x86-64; bits are "
+        "the same",
+        SOURCES,
+        smallest=OFF,
     )
 
     def speeds(self, kernel: str) -> bool:

@@ -56,6 +56,7 @@ class LibraryContents:
     straight: frozenset[str] = frozenset()  # kernels of that whose steps are straight calls
     threads: int = 1  # most that work on a call
     one_variant: bool = False  # of every inner loop
+    avx512: bool = False  # one more variant of those of packed products, on x86-64
     panel_bytes: int = 0  # on the stack for a matrix product; 0: as the target suggests
     compact_checkpoints: bool = False  # checkpoints without names are read, too
     reads_trainable: bool = False  # frozen parameters may be trainable ones of a checkpoint

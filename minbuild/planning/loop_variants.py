@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from minbuild.ir import Plan
-from minbuild.options.build_options import ALL, AUTO, ON, ONE, BuildOptions
+from minbuild.options.build_options import ALL, AUTO, ONE, BuildOptions
 from minbuild.planning.compiled_model import CompiledModel
 
 # Elements of the largest tensor: up to here a step takes as long with one variant of each loop. Nets with tensors of
@@ -19,15 +19,10 @@ def with_loop_variants(
     models: Sequence[CompiledModel], build_options: BuildOptions, others: bool = False
 ) -> BuildOptions:
     """`build_options` with the value that `--loop-variants auto` comes to for a library of these `models`: one, where
-    none of them has a size that is free or a tensor with many elements. A library that runs `others`, too, or that
-    shall use AVX-512, has all."""
+    none of them has a size that is free or a tensor with many elements. A library that runs `others`, too, has all."""
     if build_options.loop_variants != AUTO:
         return build_options
-    wanted = (
-        others
-        or build_options.avx512 == ON
-        or ALL in (build_options.kernel_features, build_options.shape_ops)
-    )
+    wanted = others or ALL in (build_options.kernel_features, build_options.shape_ops)
     small = not wanted and all(_is_small(m.plan) for m in models)
     return replace(build_options, loop_variants=ONE if small else ALL)
 

@@ -60,7 +60,7 @@ class CMake:
         found |= {"optimize", "speed_for", "size_for", "unwind_tables", "strip"}
         if target.traits.is_elf:
             found |= {"visibility", "gc_sections", "separate_code", "max_page_size"}
-        return frozenset(found | ({"avx512"} if target.traits.arch == "x86_64" else set()))
+        return frozenset(found)
 
     def build(self, sources: Sources, target: Target, workspace: BuildFolder) -> BuildOutput:
         """As `Toolchain.build`: `sources` by path become a library for `target` in `workspace`, by the package's

@@ -78,7 +78,7 @@ class Driver:
         found |= {"lto"} if self.build_options.lto != AUTO else set()
         if target.traits.is_elf:
             found |= {"unwind_tables", "visibility", "gc_sections", "separate_code", "max_page_size"}
-        return frozenset(found | ({"avx512"} if target.traits.arch == "x86_64" else set()))
+        return frozenset(found)
 
     def _build_options(self, target: Target) -> BuildOptions:
         return self.build_options.only(self.honours(target))
@@ -180,7 +180,7 @@ class Driver:
             *self._base(target),
             "-std=c++17",
             flags.SPEED if speed else self._size(),
-            *flags.compile_flags(build_options, target),
+            *flags.compile_flags(build_options),
             *target.traits.flags,
             *INCLUDES,
         )

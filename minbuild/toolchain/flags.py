@@ -8,13 +8,12 @@ from pathlib import PurePosixPath
 from minbuild.options.build_options import OFF, ON, BuildOptions
 from minbuild.toolchain.targets import Target
 
-AVX512 = "-DMINBUILD_AVX512=1"
 LTO = "-flto"
 SPEED = "-O2"  # what -Oz becomes for kernels that are compiled for speed
 
 
-def compile_flags(build_options: BuildOptions, target: Target | None = None) -> tuple[str, ...]:
-    """The compiler flags that gcc and clang share, for a target or for any; without the level of optimisation."""
+def compile_flags(build_options: BuildOptions) -> tuple[str, ...]:
+    """The compiler flags that gcc and clang share, without the level of optimisation."""
     changed: dict[str, str] = {}
     if build_options.unwind_tables == ON:
         changed |= {
@@ -28,8 +27,7 @@ def compile_flags(build_options: BuildOptions, target: Target | None = None) -> 
             "-ffunction-sections": "-fno-function-sections",
             "-fdata-sections": "-fno-data-sections",
         }
-    wide = (AVX512,) if target and build_options.avx512 == ON and target.traits.arch == "x86_64" else ()
-    return (*(changed.get(flag, flag) for flag in COMPILE), *wide)
+    return tuple(changed.get(flag, flag) for flag in COMPILE)
 
 
 def link_flags(build_options: BuildOptions, target: Target | None = None) -> tuple[str, ...]:

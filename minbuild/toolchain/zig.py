@@ -79,11 +79,9 @@ class Zig:
 
     def honours(self, target: Target) -> frozenset[str]:
         if target.traits.is_elf:
-            found = {option.name for option in table()}
-        else:
-            found = {"optimize", "speed_for", "size_for", "avx512"}
-        found |= {option.name for option in table() if option.stage in (PLAN, SOURCES)}
-        return frozenset(found - (set() if target.traits.arch == "x86_64" else {"avx512"}))
+            return frozenset(option.name for option in table())
+        found = {option.name for option in table() if option.stage in (PLAN, SOURCES)}
+        return frozenset(found | {"optimize", "speed_for", "size_for"})
 
     def _build_options(self, target: Target) -> BuildOptions:
         return self.build_options.only(self.honours(target))

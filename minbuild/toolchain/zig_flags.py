@@ -23,7 +23,7 @@ def compile_command(
     cxx = ("-std=c++17", "-nostdlib++") if language == "c++" else ("-std=c11",)
     # zig's driver turns -Oz into -Os; the second spelling reaches clang itself.
     level = (flags.SPEED,) if speed else ("-Oz", "-Xclang", "-Oz")
-    common = flags.compile_flags(build_options, target)
+    common = flags.compile_flags(build_options)
     return (
         *driver(target, language, name, "" if name else target.traits.mode),
         *cxx,

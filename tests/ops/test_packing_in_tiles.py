@@ -14,32 +14,40 @@ SOURCE = """
 #define EXPORT extern "C" __attribute__((visibility("default")))
 using namespace minbuild;
 
-// Packed or, with its B in panels on the stack, not. B has `apart` elements from one of its lines to the next.
-EXPORT void multiply(int packs, int along, int m, int n, int k, int apart, int adds, const float* a, const float* b,
+// Packed for vectors of so many bytes or, with its B in panels on the stack, not. B has `apart` elements from one of
+// its lines to the next.
+EXPORT void multiply(int bytes, int along, int m, int n, int k, int apart, int adds, const float* a, const float* b,
                      float* c) {
   Gemm<float> g = {m, n, k, a, k, 1, b, along ? 1 : apart, along ? apart : 1, c, n, 1};
   g.alpha = 0.5f, g.accumulate = adds != 0;
-  if (!packs) return multiply<float>(g, vector_bytes(), false, pack_strided<float>, &g);
+  if (bytes == 0) return multiply<float>(g, vector_bytes(), false, pack_strided<float>, &g);
   const size_t room = kRowBytes + kColumnBytes;
   char* scratch = static_cast<char*>(__builtin_malloc(room + 64));
   __builtin_memset(scratch, -1, room + 64);  // not finite where nothing is packed
   float* const at = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch) + 63) & -uintptr_t(64));
-  multiply_packed<float>(g, vector_bytes(), at,
-                         pack_columns<float>, &g, nullptr);
+  multiply_packed<float>(g, bytes, at, pack_columns<float>, &g, nullptr);
   __builtin_free(scratch);
 }
 EXPORT int in_tiles(int m, int n, int k, int apart) {
   Gemm<float> g = {m, n, k, nullptr, k, 1, nullptr, apart, 1, nullptr, n, 1};
   return kPacksInTiles && vector_bytes() >= 32 && Blocks<float>(g, vector_bytes()).packs_in_tiles(g, vector_bytes());
 }
+EXPORT int has(int bytes) { return MB_DISPATCHES ? bytes >= 32 && bytes <= widest_bytes() : bytes == widest_bytes(); }
 EXPORT int wide() { return kPacksInTiles && vector_bytes() >= 32; }
 """
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    folder = tmp_path_factory.mktemp("tiles")
-    return compile_library(folder, SOURCE, DEFAULT_CXX)
+BUILDS = {
+    "default": (),
+    "avx512": ("-DMINBUILD_AVX512=1",),
+    # Vectors of 64 bytes by what instructions there are: the same sums, on any processor.
+    "64-bytes": ("-DMINBUILD_AVX512=1", "-DMINBUILD_DISPATCH=0", "-D__AVX512F__=1"),
+}
+
+
+@pytest.fixture(scope="module", params=BUILDS)
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    return compile_library(tmp_path_factory.mktemp("tiles"), SOURCE, DEFAULT_CXX, BUILDS[request.param])
 
 
 @pytest.mark.parametrize("along", [0, 1])
@@ -51,15 +59,16 @@ def test_packing_in_tiles_changes_no_bit(library: ctypes.CDLL, along: int, rows:
         a = random.standard_normal((rows, k), np.float32)
         b = random.standard_normal((lines, length + beyond), np.float32)
         for adds in (0, 1):
-            results = [np.full((rows, n), 0.25, np.float32) for _ in range(2)]
-            for packs, c in enumerate(results):
+            widths = (0, *(w for w in (16, 32, 64) if library.has(w)))
+            results = [np.full((rows, n), 0.25, np.float32) for _ in widths]
+            for width, c in zip(widths, results, strict=True):
                 given = (ctypes.c_void_p(x.ctypes.data) for x in (a, b, c))
-                library.multiply(packs, along, rows, n, k, length + beyond, adds, *given)
+                library.multiply(width, along, rows, n, k, length + beyond, adds, *given)
             expected = (
                 0.5 * (a.astype(np.float64) @ (b[:, :length].T if along else b[:, :length])) + 0.25 * adds
             )
             np.testing.assert_allclose(results[0], expected, rtol=1e-4, atol=1e-4)
-            assert results[0].tobytes() == results[1].tobytes()
+            assert {c.tobytes() for c in results} == {results[0].tobytes()}
 
 
 def test_tiles_pack_what_is_near_and_read_by_tall_tiles(library: ctypes.CDLL) -> None:

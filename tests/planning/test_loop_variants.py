@@ -32,7 +32,6 @@ def test_libraries_of_few_known_elements_have_one_variant() -> None:
 def test_libraries_for_other_models_have_all() -> None:
     assert variants("dense_fixed", BuildOptions(kernel_features="all")) == "all"
     assert variants("dense_fixed", BuildOptions(shape_ops="all")) == "all"
-    assert variants("dense_fixed", BuildOptions(avx512="on")) == "all"
     model = compile_model(GOLDEN / "dense_fixed", {}, {})
     assert with_loop_variants([model], BuildOptions(), others=True).loop_variants == "all"
     other = compile_model(GOLDEN / "dense", {}, {})

@@ -42,7 +42,7 @@ void native() {
 }
 void product() {
   Gemm<float> g = {kM, kN, kK, wide_a, kK, 1, wide_b, kN, 1, c, kN};
-  multiply_packed<float>(g, vector_bytes(), room, pack_columns<float>, &g, nullptr);
+  multiply_packed<float>(g, widest_bytes(), room, pack_columns<float>, &g, nullptr);
 }
 template <class T>
 void converted() {

@@ -53,7 +53,7 @@ GEMM(gemm_double, double)
   EXPORT void name(int count, int m, int n, int k, const T* a, long ar, long ac, const T* b, long br, \\
                    long bc, T* c, long cr, long cc, T alpha, int accumulate) { \\
     const Gemm<T> g = {m, n, k, a, ar, ac, b, br, bc, c, cr, cc, alpha, accumulate != 0}; \\
-    T* room = static_cast<T*>(__builtin_malloc(Blocks<T>(g, vector_bytes()).elements(g) * sizeof(T))); \\
+    T* room = static_cast<T*>(__builtin_malloc(Blocks<T>(g, widest_bytes()).elements(g) * sizeof(T))); \\
     for (; count > 0; --count) gemm_at(g, room); \\
     __builtin_free(room); \\
   }
@@ -85,7 +85,7 @@ EXPORT void set_width(int bytes) {
   (void)bytes;
 #endif
 }
-EXPORT int width() { return vector_bytes(); }
+EXPORT int width() { return widest_bytes(); }
 """
 
 
@@ -172,7 +172,7 @@ EXPORT void set_width(int bytes) {
   (void)bytes;
 #endif
 }
-EXPORT int width() { return vector_bytes(); }
+EXPORT int width() { return widest_bytes(); }
 """
 
 

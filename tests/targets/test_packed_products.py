@@ -42,8 +42,8 @@ int wrong(int m, int n, int k, bool a_transposed, bool b_transposed) {
   for (int i = 0; i < k * n; ++i) b[i] = T(int(random = random * 1664525 + 1013904223) >> 8) / (1 << 23);
   Gemm<T> g = {m, n, k, a, a_transposed ? 1 : k, a_transposed ? m : 1, b, b_transposed ? 1 : n,
                b_transposed ? k : 1, plain, n};
-  const int bytes = vector_bytes();
-  multiply<T>(g, bytes, false, pack_strided<T>, &g);
+  multiply<T>(g, vector_bytes(), false, pack_strided<T>, &g);
+  const int bytes = widest_bytes();
   g.c = packed;
   T* room = new T[Blocks<T>(g, bytes).elements(g)];
   multiply_packed<T>(g, bytes, room, pack_columns<T>, &g, nullptr);

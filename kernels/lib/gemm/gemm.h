@@ -106,11 +106,11 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Step
       } else if (high) {
         run_at<TileBody<T, true>, 64>(bytes, &g, a, rows, out, out_row, old);
       } else {
-        run_at<TileBody<T, false>, 64>(bytes, &g, a, rows, out, out_row, old);
+        run_at<TileBody<T, false>>(bytes, &g, a, rows, out, out_row, old);
       }
     } else {
-      if (kPacked && kTallerTiles && !high) run_at<TileBody<T, false>, 64>(bytes, &g, a, rows, out, out_row, old);
-      else run_at<TileBody<T, kPacked>, 64>(bytes, &g, a, rows, out, out_row, old);
+      if (kPacked && kTallerTiles && !high) run_at<TileBody<T, false>>(bytes, &g, a, rows, out, out_row, old);
+      else run_at<TileBody<T, kPacked>, kPacked ? 64 : 32>(bytes, &g, a, rows, out, out_row, old);
     }
     if (out == edge) {
       T* to_row = c;
@@ -214,9 +214,7 @@ template <class T>
 MB_INLINE bool takes_dots(const Gemm<T>& g, int bytes) {
   const int lanes = int(unsigned(bytes) / sizeof(T));
   const bool along = g.a_col == 1 && g.b_row == 1;
-  const bool wider = MINBUILD_AVX512 && bytes == 64 && g.m >= lanes && g.n >= lanes;
-  return !MB_ONE_VARIANT && along && (bytes > 16 || !MB_DISPATCHES) &&
-         (g.m == 1 || g.n == 1 || (g.k >= 8 * lanes && !wider));
+  return !MB_ONE_VARIANT && along && (bytes > 16 || !MB_DISPATCHES) && (g.m == 1 || g.n == 1 || g.k >= 8 * lanes);
 }
 
 #if !MB_ONE_VARIANT
@@ -242,7 +240,7 @@ MB_NOINLINE void multiply_strided(Gemm<T>& g) {
 #endif
   // Few tiles of rows read a panel too seldom to pay for a copy; many would meet the cache and store-forwarding
   // conflicts of power-of-two rows each time.
-  const bool direct = g.b_col == 1 && g.m <= (MINBUILD_AVX512 && bytes == 64 ? 16 : 8);
+  const bool direct = g.b_col == 1 && g.m <= 8;
   multiply<T>(g, bytes, direct, pack_strided<T>, &g);
 }
 #endif

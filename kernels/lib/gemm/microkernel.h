@@ -51,12 +51,13 @@ MB_INLINE constexpr int tile_rows(int) { return 8; }
 constexpr int kMostTileRows = 3;
 MB_INLINE constexpr int tile_rows(int) { return 3; }
 #else
-constexpr int kMostTileRows = MINBUILD_AVX512 ? 8 : 4;
+constexpr int kMostTileRows = 4;
 MB_INLINE constexpr int tile_rows(int bytes) { return MINBUILD_AVX512 && bytes == 64 ? 8 : 4; }
 #endif
 
-// Packed products have taller tiles where registers are left for them: two loads then serve twelve multiply-adds.
-constexpr int kMostPackedRows = kMostTileRows > 6 ? kMostTileRows : 6;
+// Packed products have taller tiles where registers are left for them: two loads then serve twelve multiply-adds. Only they
+// have tiles of AVX-512, all of them tall.
+constexpr int kMostPackedRows = MINBUILD_AVX512 || kMostTileRows > 6 ? 8 : 6;
 MB_INLINE constexpr int packed_tile_rows(int bytes) { return MB_SIMD && bytes == 32 ? 6 : tile_rows(bytes); }
 // True where packed rows are loaded as vectors, of which multiply-adds take one element each. On other processors a load
 // broadcasts an element, and products of rows that are contiguous read them in place.
@@ -129,7 +130,7 @@ inline T zero_row[kMostTileBytes / sizeof(T)];
 
 // True where the first tile of a panel may pack it: it waits less for a B in place than a copy of its own does. A row of B
 // is fetched as many steps ahead.
-#if (MB_DISPATCHES || defined(__AVX2__)) && !MINBUILD_AVX512 && !MB_ONE_VARIANT
+#if (MB_DISPATCHES || defined(__AVX2__)) && !MB_ONE_VARIANT
 constexpr bool kPacksInTiles = true;
 #else
 constexpr bool kPacksInTiles = false;

@@ -22,7 +22,7 @@ constexpr intptr_t kRowBytes = 17 << 13, kColumnBytes = 1 << 19;
 constexpr intptr_t kBeyondRows = 16;
 // With fewer rows or columns packing costs more than it saves; with a few more rows too, where B is read in place by
 // wide vectors. Without those, B is packed for less.
-constexpr intptr_t kFewest = 16, kFewRows = MB_DISPATCHES && !MINBUILD_AVX512 ? 24 : kFewest, kLeastRows = 4;
+constexpr intptr_t kFewest = 16, kFewRows = MB_DISPATCHES ? 24 : kFewest, kLeastRows = 4;
 // Up to this depth a product is bound by writing C, which goes faster along its rows.
 constexpr intptr_t kShallow = 64, kShallowRows = 32, kLeastDepth = 4;
 
@@ -63,7 +63,8 @@ struct Blocks {
 
   MB_INLINE Blocks(const Gemm<T>& g, int bytes) {
     constexpr intptr_t kSize = sizeof(T);
-    const intptr_t deepest = kPanelBytes / kTileVectors / unsigned(bytes);
+    // As deep for AVX-512 as for AVX2, so that bits are the same.
+    const intptr_t deepest = kPanelBytes / kTileVectors / unsigned(MINBUILD_AVX512 && bytes == 64 ? 32 : bytes);
     width = lanes_of<T>(bytes) * kTileVectors;
     depth = g.k < deepest ? g.k : deepest;
     tall = packed_tile_rows(bytes);
@@ -80,7 +81,7 @@ struct Blocks {
   // The last rows that tiles of `fewer` rows compute sooner than tall ones, one or two tiles of them.
   MB_INLINE intptr_t low_rows(intptr_t of, intptr_t fewer) const {
     const intptr_t rest = of % tall;
-    if (!kTallerTiles || rest == 0 || rest > fewer) return 0;
+    if (!kTallerTiles || rest == 0 || rest > fewer || (MINBUILD_AVX512 && fewer == tall)) return 0;
     return of > tall && rest + tall <= 2 * fewer ? rest + tall : rest;
   }
   // True of a B that is near, with a tall first tile, but for many rows of pages that share few sets of the nearest cache.
@@ -113,7 +114,7 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T
   T* const panels = scratch + blocks.row_elements(g);
   const bool one_block = g.m <= blocks.rows, plain = packer == &g, once = plain && one_block;
   const bool fetches = once && g.b_row == 1;
-  const bool in_tiles = once && kPacksInTiles && bytes >= 32 && blocks.packs_in_tiles(g, bytes);
+  const bool in_tiles = once && kPacksInTiles && bytes == 32 && blocks.packs_in_tiles(g, bytes);
   const intptr_t group = (plain && !fetches && !in_tiles ? 8 : 1) * width;
   for (intptr_t j = 0; j < g.n; j += blocks.columns) {
     const intptr_t columns = g.n - j < blocks.columns ? g.n - j : blocks.columns;
@@ -197,7 +198,7 @@ MB_NOINLINE void divide_among(Gemm<T>& g, Team* team, int64_t bytes, intptr_t el
   constexpr intptr_t kAligned = 64 / sizeof(T);
   if (team == nullptr || g.k < 1) return;
   g.team = team;
-  if (elements == 0) elements = Blocks<T>(g, vector_bytes()).elements(g);
+  if (elements == 0) elements = Blocks<T>(g, widest_bytes()).elements(g);
   g.share = (elements + kAligned - 1) & -kAligned;
   const int64_t room = bytes / (g.share * intptr_t(sizeof(T)));
   g.members = room < team->members ? int32_t(room) : team->members;
@@ -293,7 +294,7 @@ MB_INLINE void add_rows_in_parts(const Gemm<T>& g) {
 // True if the scratch memory of a kernel is enough for the product.
 template <class T, class Tensor>
 MB_NOINLINE bool scratch_suffices(const Gemm<T>& g, const Tensor* scratch) {
-  return g.k < 1 || Blocks<T>(g, vector_bytes()).elements(g) * intptr_t(sizeof(T)) <= scratch->count;
+  return g.k < 1 || Blocks<T>(g, widest_bytes()).elements(g) * intptr_t(sizeof(T)) <= scratch->count;
 }
 
 // True if the product is packed; else it goes as it suits its sizes.
@@ -315,7 +316,7 @@ MB_INLINE bool is_outer(const Gemm<T>& g) {
 template <class T>
 MB_NOINLINE void gemm_at(const Gemm<T>& g, T* scratch, const T* start = nullptr) {
   if (is_outer(g) && !start) return add_rows_in_parts(g);
-  if (takes_packing(g)) return multiply_in_parts<T>(g, vector_bytes(), scratch, pack_columns<T>, &g, start);
+  if (takes_packing(g)) return multiply_in_parts<T>(g, widest_bytes(), scratch, pack_columns<T>, &g, start);
   Gemm<T> product = g;
   if (g.k < 1 || g.n < kFewest) return multiply_strided(product);
   multiply_few_in_parts(g);

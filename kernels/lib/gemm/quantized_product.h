@@ -102,13 +102,13 @@ MB_NOINLINE void multiply_quantized(const Gemm<T>& g, const QuantizedPanels<T, P
   intptr_t size = intptr_t(unsigned(room.count) / sizeof(T));
   if constexpr (Packs) {
     if (large && takes_packing(g)) {
-      const intptr_t columns = QuantizedBlocks<T>(g, bytes).columns;
+      const intptr_t columns = QuantizedBlocks<T>(g, widest_bytes()).columns;
       for (intptr_t j = 0; j < g.n; j += columns) {
         const LaterColumns<T> later = {QuantizedPanels<T, Parts, Packs>::pack, &b, int(j)};
         Gemm<T> part = g;
         part.n = g.n - j < columns ? g.n - j : columns;
         part.c += j * g.c_col;
-        multiply_in_parts<T>(part, bytes, scratch, LaterColumns<T>::run, &later, nullptr);
+        multiply_in_parts<T>(part, widest_bytes(), scratch, LaterColumns<T>::run, &later, nullptr);
       }
       return;
     }

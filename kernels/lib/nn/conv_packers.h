@@ -116,7 +116,7 @@ struct ColumnPacker : TapRows<T> {
     }
   };
   MB_INLINE void operator()(T* panel, int k, int depth, int j, int columns, int width) const {
-    run_at<Body, 64>(vector_bytes(), this, panel, k, depth, j, columns, width);
+    run_at<Body, 64>(widest_bytes(), this, panel, k, depth, j, columns, width);
   }
 };
 

@@ -85,7 +85,7 @@ struct PackedConv : Weights... {
 
   // The block sizes of a product of such a convolution.
   Blocks<T> blocks_of(const Gemm<T>& g) const {
-    Blocks<T> blocks(g, vector_bytes());
+    Blocks<T> blocks(g, widest_bytes());
     if (exchanged || sizeof...(Weights) != 0) blocks.pack_rows = true;
     return blocks;
   }
@@ -143,10 +143,10 @@ struct PackedConv : Weights... {
 #if MB_THREADS > 1
     Gemm<T> shared = g;
     shared.team = c.team, shared.members = members, shared.share = share;
-    multiply_in_parts<T>(shared, vector_bytes(), scratch, pack, packer, nullptr, static_cast<const Weights&>(*this)...,
+    multiply_in_parts<T>(shared, widest_bytes(), scratch, pack, packer, nullptr, static_cast<const Weights&>(*this)...,
                          rows...);
 #else
-    multiply_packed<T>(g, vector_bytes(), scratch, pack, packer, nullptr, static_cast<const Weights&>(*this)...,
+    multiply_packed<T>(g, widest_bytes(), scratch, pack, packer, nullptr, static_cast<const Weights&>(*this)...,
                        rows...);
 #endif
   }
@@ -193,7 +193,7 @@ struct PackedConv : Weights... {
         now = first + some - channel < made_channels ? first + some - channel : made_channels;
         g.m = now * c.taps;
         g.a = w + channel * c.taps;
-        multiply_packed<T>(g, vector_bytes(), scratch + member * share, pack_columns<T>, &g, nullptr,
+        multiply_packed<T>(g, widest_bytes(), scratch + member * share, pack_columns<T>, &g, nullptr,
                            static_cast<const Weights&>(*this)...);
         add_made(tap_rows, own, channel, now, j, g.n);
       }

@@ -296,11 +296,12 @@ constexpr int kNarrowBytes = MB_ONE_VARIANT && !MB_SIMD ? 4 : 16;
 
 #if MB_DISPATCHES
 
-// Bytes per vector of this processor; 0 until asked. cpuid traps in virtual machines (tens of microseconds), so once.
+// Bytes of the widest vectors of this processor; 0 until asked. cpuid traps in virtual machines (tens of microseconds), so
+// once.
 inline uint8_t vector_bytes_found;
 
 // A call of this is smaller than a look at what was found, and costs a kernel nothing.
-MB_NOINLINE inline int vector_bytes() {
+MB_NOINLINE inline int widest_bytes() {
   uint8_t bytes = __atomic_load_n(&vector_bytes_found, __ATOMIC_RELAXED);
   if (bytes != 0) return bytes;
   uint32_t a, b, c, d, state;
@@ -318,6 +319,14 @@ MB_NOINLINE inline int vector_bytes() {
   }
   __atomic_store_n(&vector_bytes_found, bytes, __ATOMIC_RELAXED);
   return bytes;
+}
+// Bytes of the vectors of all loops but those of packed products.
+MB_INLINE int vector_bytes() {
+#if MINBUILD_AVX512
+  return widest_bytes() < 32 ? 16 : 32;
+#else
+  return widest_bytes();
+#endif
 }
 
 // gcc leaves vzeroupper out at -Os, after which SSE code runs many times slower. clang always emits it.
@@ -349,7 +358,7 @@ MB_NOINLINE auto run_sse2(Args... args) {
   return Body::template run<Width<16>>(args...);
 }
 
-// Body::run<W>(args...) at W of `bytes`, which is what vector_bytes() said, or less. Arguments go by value: pass
+// Body::run<W>(args...) at W of `bytes`, which is what widest_bytes() said, or less. Arguments go by value: pass
 // pointers, numbers, or a pointer to a struct, not vectors. Level 64 exists for bodies with MaxBytes 64 only.
 template <class Body, int MaxBytes = 32, class... Args>
 MB_INLINE auto run_at(int bytes, Args... args) {
@@ -361,15 +370,19 @@ MB_INLINE auto run_at(int bytes, Args... args) {
 
 #else  // one instantiation
 
-#if defined(__AVX512F__) && MINBUILD_AVX512
-constexpr int kNativeBytes = 64;
-#elif defined(__AVX2__)
+#if defined(__AVX2__) || (defined(__AVX512F__) && MINBUILD_AVX512)
 constexpr int kNativeBytes = 32;
 #else
 constexpr int kNativeBytes = kNarrowBytes;
 #endif
+#if defined(__AVX512F__) && MINBUILD_AVX512
+constexpr int kWidestBytes = 64;
+#else
+constexpr int kWidestBytes = kNativeBytes;
+#endif
 
 MB_INLINE int vector_bytes() { return kNativeBytes; }
+MB_INLINE int widest_bytes() { return kWidestBytes; }
 
 template <class Body, int Bytes, class... Args>
 MB_NOINLINE auto run_native(Args... args) {
@@ -377,7 +390,7 @@ MB_NOINLINE auto run_native(Args... args) {
 }
 template <class Body, int MaxBytes = 32, class... Args>
 MB_INLINE auto run_at(int, Args... args) {
-  return run_native<Body, (kNativeBytes < MaxBytes ? kNativeBytes : MaxBytes)>(args...);
+  return run_native<Body, (MaxBytes > 32 ? kWidestBytes : kNativeBytes < MaxBytes ? kNativeBytes : MaxBytes)>(args...);
 }
 
 #endif

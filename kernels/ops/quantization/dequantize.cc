@@ -57,7 +57,7 @@ Status dequantize_product(const Call& call) {
   g.accumulate = call.adds(0);
   if (takes_dots(g, vector_bytes()) && (!transposed || size_t(room.count) < k * sizeof(T))) return Status::kBadPlan;
   intptr_t needed = kStreams * 16;
-  if (packed) needed = QuantizedBlocks<T>(g, vector_bytes()).elements * intptr_t(sizeof(T));
+  if (packed) needed = QuantizedBlocks<T>(g, widest_bytes()).elements * intptr_t(sizeof(T));
   if (packed && room.count < (needed < kStreams * 16 ? kStreams * 16 : needed)) return Status::kBadPlan;
   if (MB_DEQUANTIZE_BIAS && bias && !bias_after) {
     add_bias(g, bias, g.accumulate);
