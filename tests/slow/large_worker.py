@@ -48,6 +48,8 @@ def export(folder: Path, name: str, batches: str) -> None:
 
 def artifacts(folder: Path) -> None:
     import onnx
+
+    bench_ort._import_ort()
     from onnxruntime.training import artifacts as generator
 
     model = onnx.load(folder / "model.onnx")
