@@ -17,6 +17,7 @@ from minbuild.analysis.memory_regions import regions_of, static_of
 from minbuild.analysis.target_result import TargetResult
 from minbuild.codegen.package_layout import library_path
 from minbuild.ir.dims import evaluate, product
+from minbuild.ir.mapped import sha256_of
 from minbuild.ir.pieces import raw_bytes
 from minbuild.ir.size_report import (
     KINDS,
@@ -105,7 +106,7 @@ def tensors_of(compiled: CompiledModel) -> tuple[ModelTensor, ...]:
 
 def _quantized(compiled: CompiledModel) -> tuple[ModelTensor, ...]:
     """Codes, scales, zero points and tables of weights that stay quantized, where the plan holds them."""
-    found: dict[bytes, ModelTensor] = {}  # by contents: the plan holds what graphs share once
+    found: dict[str, ModelTensor] = {}  # by contents: the plan holds what graphs share once
     for procedure in compiled.program.procedures:
         for call in procedure.calls:
             for i, name in enumerate(call.inputs if call.op == DEQUANTIZE else ()):
@@ -119,7 +120,7 @@ def _quantized(compiled: CompiledModel) -> tuple[ModelTensor, ...]:
                     shape = call.attributes["shape"]
                 sizes = tuple(int(d) for d in shape)
                 row = ModelTensor(name, label, sizes, "constant", value.constant.nbytes)
-                found.setdefault(hashlib.sha256(raw_bytes(value.constant)).digest(), row)
+                found.setdefault(sha256_of(raw_bytes(value.constant)), row)
     return tuple(found.values())
 
 

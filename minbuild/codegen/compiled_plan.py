@@ -25,6 +25,7 @@ from minbuild.codegen.compiled_plan_values import ValueTable
 from minbuild.codegen.straight_steps import StraightStep, StraightSteps, candidates
 from minbuild.errors import Unsupported
 from minbuild.ir import Kernel
+from minbuild.ir.mapped import FileBytes
 from minbuild.planning.compact_checkpoint import compact_end
 from minbuild.planning.plan_encoding import EXPRESSIONS, decode_plan, is_wide, stable_key
 
@@ -34,7 +35,7 @@ _WALKS = (0, 128, 192)  # bits beside a rank: one sample per round, from the fir
 
 
 def compile_plan(
-    plan: bytes, kernels: Sequence[Kernel], *, kernel_names: bool, straight: Collection[str] = ()
+    plan: FileBytes, kernels: Sequence[Kernel], *, kernel_names: bool, straight: Collection[str] = ()
 ) -> dict[str, Any]:
     """The values of `package/compiled_plan.h.j2`. `kernels` are those of the library by row. `plan` is the plan as
     devices read it; with `kernel_names` errors name kernels; steps of kernels whose symbols are `straight` are calls in
@@ -44,14 +45,14 @@ def compile_plan(
 
 
 def straight_steps_of(
-    plan: bytes, kernels: Sequence[Kernel], straight: Collection[str]
+    plan: FileBytes, kernels: Sequence[Kernel], straight: Collection[str]
 ) -> list[StraightStep]:
     """The steps of `compile_plan` that are straight calls, in the order of their rows. `plan`, `kernels` and
     `straight` are as there."""
     return list(_compiler(plan, kernels, False, straight).straight.numbers)
 
 
-def straight_candidates(plan: bytes, kernels: Sequence[Kernel], most: int) -> list[str]:
+def straight_candidates(plan: FileBytes, kernels: Sequence[Kernel], most: int) -> list[str]:
     """Symbols of the kernels with at most `most` different steps; none where steps run in loops. `plan` and `kernels`
     are as for `compile_plan`."""
     compiler = _compiler(plan, kernels, False, ())
@@ -59,7 +60,7 @@ def straight_candidates(plan: bytes, kernels: Sequence[Kernel], most: int) -> li
 
 
 def _compiler(
-    plan: bytes, kernels: Sequence[Kernel], kernel_names: bool, straight: Collection[str]
+    plan: FileBytes, kernels: Sequence[Kernel], kernel_names: bool, straight: Collection[str]
 ) -> _Compiler:
     if is_wide(plan):
         raise Unsupported([f"--flavor compiled: the model needs more than 2 GB of memory. {CURE}"])

@@ -12,6 +12,7 @@ from minbuild.codegen.sources import emit_sources
 from minbuild.formats.detect import read_binary
 from minbuild.formats.symbol_origins import Owners, from_archive
 from minbuild.ir import Binary, Kernel
+from minbuild.ir.mapped import FileBytes
 from minbuild.ops import Registry
 from minbuild.options.build_options import AUTO, OFF
 from minbuild.planning.library_contents import ALIKE, LibraryContents, full_contents
@@ -28,7 +29,7 @@ class BuiltLibrary:
     sources: Mapping[str, bytes]
     compiled: bool = False  # whether the plan is compiled in
 
-    def plan_for(self, plan: bytes) -> bytes:
+    def plan_for(self, plan: FileBytes) -> FileBytes:
         """The bytes that a session is given of a plan: none where the library has it."""
         return b"" if self.compiled else plan
 

@@ -13,6 +13,7 @@ from minbuild.codegen.library_builder import BuiltLibrary
 from minbuild.codegen.package_layout import folder_of
 from minbuild.errors import BadInput, ToolchainFailed
 from minbuild.formats.detect import read_binary
+from minbuild.ir.mapped import FileBytes
 from minbuild.options.build_options import FUSED, ON, BuildOptions
 from minbuild.planning.compiled_model import CompiledModel, with_components
 from minbuild.planning.inference_export import template_outputs
@@ -140,8 +141,8 @@ def ort_functions() -> Mapping[str, tuple[str, ...]]:
     return {name: tuple(functions) for name, functions in tables.items()}
 
 
-def words_of(data: bytes) -> list[str]:
+def words_of(data: FileBytes) -> list[str]:
     """Lines of eight words each, of little-endian bytes; one word of nothing."""
-    padded = data + bytes(-len(data) % 8) or bytes(8)
+    padded = bytes(data) + bytes(-len(data) % 8) or bytes(8)
     words = [f"0x{int.from_bytes(padded[at : at + 8], 'little'):x}," for at in range(0, len(padded), 8)]
     return [" ".join(words[at : at + 8]) for at in range(0, len(words), 8)]

@@ -13,6 +13,7 @@ from typing import Any
 
 from minbuild.errors import BadInput
 from minbuild.escape import for_json
+from minbuild.ir.mapped import map_large, sha256_of
 
 MANIFEST = "manifest.json"
 TOOL = "minbuild"  # `tool` in the manifest of a package
@@ -70,11 +71,15 @@ def inventory(folder: Path) -> Inventory:
             (own if _is_sealed(folder / name, manifest) else edited).append(name)
         elif name not in digests:
             foreign.append(name)
-        elif plain and hashlib.sha256((folder / name).read_bytes()).hexdigest() == digests[name]:
+        elif plain and _sha256_of(folder / name) == digests[name]:
             own.append(name)
         else:
             edited.append(name)
     return Inventory(tuple(own), tuple(edited), tuple(foreign))
+
+
+def _sha256_of(path: Path) -> str:
+    return sha256_of(map_large(path) or path.read_bytes())
 
 
 def _is_sealed(path: Path, manifest: Mapping[str, Any]) -> bool:

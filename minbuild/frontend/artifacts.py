@@ -11,7 +11,8 @@ import numpy as np
 
 from minbuild.errors import BadInput, Unsupported
 from minbuild.frontend.checkpoint import read_checkpoint
-from minbuild.frontend.files import read_file, read_shared
+from minbuild.frontend.files import read_shared
+from minbuild.frontend.onnx.large_files import without_weights
 from minbuild.frontend.onnx.reader import read_graph
 from minbuild.frontend.ort_format.reader import is_ort, read_ort_graph
 from minbuild.frontend.validation import inconsistencies, with_graph_shapes
@@ -101,14 +102,14 @@ def _equal(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _read_digested(path: Path, digests: dict[str, str]) -> Graph:
-    """The graph of one file, whose bytes are in memory no longer than that takes; `digests` gets its own."""
-    data = read_file(path)
+    """The graph of one file, whose bytes are in memory no longer than that takes; `digests` gets its own. Large weights
+    of a large ONNX file stay in it."""
+    data = read_shared(path)
     digests[path.name] = sha256_of(data)
-    return _read_model(data, path)
-
-
-def _read_model(data: bytes, path: Path) -> Graph:
-    return read_ort_graph(data, path) if is_ort(data) else read_graph(data, path)
+    if is_ort(data):
+        return read_ort_graph(data, path)
+    in_memory = data if isinstance(data, bytes) else without_weights(path) or bytes(data)
+    return read_graph(in_memory, path)
 
 
 class _Collector:

@@ -18,7 +18,8 @@ from minbuild.frontend.files import map_array, read_shared
 from minbuild.frontend.seal import read_seal, sealed
 from minbuild.ir import Checkpoint, ElementType, OptimizerGroup, Parameter
 from minbuild.ir.flatbuffers.codec import Schema, decode, encode_pieces, parse_schema
-from minbuild.ir.mapped import FileBytes, drop_pages
+from minbuild.ir.mapped import FileBytes
+from minbuild.ir.pages import drop_pages
 from minbuild.ir.pieces import LEAST_IN_PIECES, FileContent, Pieces
 
 VERSION = 2

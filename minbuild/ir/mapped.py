@@ -5,19 +5,17 @@ from __future__ import annotations
 
 import mmap
 import os
-import threading
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 
-import numpy as np
-
-from minbuild.ir.pieces import LEAST_IN_PIECES
+from minbuild.errors import BadInput
+from minbuild.ir.pages import drop_pages
+from minbuild.ir.pieces import LEAST_IN_PIECES, Pieces
 
 FileBytes = bytes | memoryview  # a file's bytes, in memory or mapped
 _PART = 1 << 24  # bytes that are in memory at a time
-_EVERY = 0.01  # seconds between drops
 
 
 def map_large(path: Path) -> memoryview | None:
@@ -27,6 +25,30 @@ def map_large(path: Path) -> memoryview | None:
         return None
     with path.open("rb") as file:
         return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def file_bytes(pieces: Pieces) -> FileBytes:
+    """The bytes of `pieces`: many of them in a file without a name, which is mapped. Raises BadInput where the disk has
+    no room."""
+    if os.name != "posix" or len(pieces) < LEAST_IN_PIECES:
+        return bytes(pieces)
+    try:
+        with tempfile.TemporaryFile(prefix="minbuild-") as file:
+            for piece in pieces:
+                for part in parts_of(piece):
+                    file.write(part)
+            file.flush()
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise no_room(len(pieces), error) from error
+
+
+def no_room(size: int, error: OSError) -> BadInput:
+    """The error for `size` bytes that a file without a name cannot take because of `error`."""
+    return BadInput(
+        f"{tempfile.gettempdir()}: {size:,} bytes of parameters cannot be written: {error.strerror}. Free some space, "
+        "or set TMPDIR to another folder."
+    )
 
 
 def parts_of(data: FileBytes) -> Iterator[FileBytes]:
@@ -55,32 +77,3 @@ def sha256_of(data: FileBytes) -> str:
     for part in parts_of(data):
         found.update(part)
     return found.hexdigest()
-
-
-def drop_pages(data: object) -> None:
-    """Pages of a mapped file, given as a view or as an array, leave the memory and come back where they are read.
-    Nothing happens to other data, or where the system has no way."""
-    mapped = data.obj if isinstance(data, memoryview) else getattr(data, "_mmap", None)
-    if isinstance(mapped, np.ndarray):
-        mapped = getattr(mapped, "_mmap", None)
-    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        mapped.madvise(mmap.MADV_DONTNEED)
-
-
-@contextmanager
-def dropping(data: object) -> Iterator[None]:
-    """Drops the pages of `data` again and again, while other code reads it once from its beginning to its end."""
-    ended = threading.Event()
-
-    def drop() -> None:
-        while not ended.wait(_EVERY):
-            drop_pages(data)
-
-    thread = threading.Thread(target=drop, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        drop_pages(data)

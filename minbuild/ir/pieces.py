@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from minbuild.ir.pages import drop_pages
+
 LEAST = 1 << 16  # bytes of an array that is worth a piece of its own
 LEAST_IN_PIECES = 1 << 26  # bytes of a file that is worth not to be in memory as a whole
 
@@ -39,6 +41,7 @@ class Pieces:
     def __iter__(self) -> Iterator[bytes | memoryview]:
         for piece in self._pieces:
             yield raw_bytes(piece) if isinstance(piece, np.ndarray) else piece
+            drop_pages(piece)
 
     def __bytes__(self) -> bytes:
         return b"".join(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from minbuild.ir.dims import Dim
+from minbuild.ir.mapped import FileBytes
 from minbuild.ir.program import Role
 from minbuild.ir.types import ElementType, Shape
 
@@ -98,7 +99,7 @@ class Plan:
     tensors: tuple[PlanTensor, ...]
     routines: tuple[Routine, ...]
     parameters: tuple[PlanParameter, ...]
-    constants: bytes
+    constants: FileBytes
     symbols: tuple[str, ...]
     trainable_bytes: (
         int  # size of the trained parameters; gradients, if stored, and moments repeat their layout

@@ -13,7 +13,8 @@ import numpy as np
 from minbuild.errors import BadInput
 from minbuild.frontend.seal import sums
 from minbuild.ir import Checkpoint, ElementType
-from minbuild.ir.mapped import FileBytes, drop_pages
+from minbuild.ir.mapped import FileBytes, no_room
+from minbuild.ir.pages import drop_pages
 from minbuild.ir.pieces import LEAST_IN_PIECES, raw_bytes
 from minbuild.planning.plan_encoding import decode_plan
 
@@ -22,7 +23,7 @@ _HEAD, _SUMS = 8, 8  # bytes before and behind the parameters
 _OPTION = "--initial-checkpoint compact"
 
 
-def compact_checkpoint(checkpoint: Checkpoint, plan: bytes, wish: str = _OPTION) -> FileBytes:
+def compact_checkpoint(checkpoint: Checkpoint, plan: FileBytes, wish: str = _OPTION) -> FileBytes:
     """The parameters of `checkpoint` for the encoded `plan`; large ones are mapped from a file without a name. Raises
     BadInput for a checkpoint with more than parameters, which this form has no place for: `wish` begins the message."""
     more = (
@@ -66,10 +67,7 @@ def _room(size: int) -> np.ndarray:
             file.truncate(size)
             return np.memmap(file, np.uint8, "r+", shape=(size,))
     except OSError as error:
-        raise BadInput(
-            f"{tempfile.gettempdir()}: {size:,} bytes of parameters cannot be written: {error.strerror}. Free some "
-            "space, or set TMPDIR to another folder."
-        ) from error
+        raise no_room(size, error) from error
 
 
 def compact_end(tables: Mapping[str, Any]) -> int:

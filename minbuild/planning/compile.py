@@ -141,7 +141,7 @@ def compile_artifacts(
             check_refusals(fitted.program, operators)
     check_scratch(plan, sizes, fixed)
     wide = bool(needs_64_bits(plan, sizes))
-    separate_plan = b""
+    separate_plan: FileBytes = b""
     if options.updates.fused:
         two_calls = build_plan(optimize(separate, operators), operators, threads, packs=options.packs)
         wide |= bool(needs_64_bits(two_calls, sizes))

@@ -39,7 +39,7 @@ class CompiledModel:
     registry: Registry
     program: Program  # as lowered, before passes
     plan: Plan
-    plan_bytes: bytes
+    plan_bytes: FileBytes
     checkpoint: FileBytes  # empty where the format of ONNX Runtime has no room for the parameters
     fixed: Mapping[str, int]  # dimensions the user fixed
     largest: Mapping[str, int]  # free dimensions: what memory is made for by default
@@ -52,8 +52,8 @@ class CompiledModel:
     ram_curve: tuple[RamPoint, ...] = ()  # the most RAM first, where it was asked for
     measured_time: float | None = None  # that a step takes longer than without a budget, as a share
     straight: frozenset[str] = frozenset()  # kernels whose steps a compiled plan calls directly
-    separate_plan: bytes = b""  # of a model with fused updates: the plan without, for the proof
-    direct_plan: bytes = b""  # of a model with equal lowerings: the plan without, for the proof
+    separate_plan: FileBytes = b""  # of a model with fused updates: the plan without, for the proof
+    direct_plan: FileBytes = b""  # of a model with equal lowerings: the plan without, for the proof
 
     @property
     def initial_checkpoint(self) -> FileBytes:

@@ -9,6 +9,7 @@ from minbuild.compat.ort_config.requirements import Requirements
 from minbuild.compat.ort_config.type_reduction import type_name
 from minbuild.errors import BadInput
 from minbuild.ir import ElementType, Kernel
+from minbuild.ir.mapped import FileBytes
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import STORAGE_TYPES, KernelFunction, Op
 from minbuild.options.build_options import COMPILED, ON, ONE, SAME, BuildOptions
@@ -107,7 +108,7 @@ def _packs(kernels: Iterable[Kernel], features: Iterable[str]) -> bool:
     )
 
 
-def _compiled_plan(models: Sequence[CompiledModel]) -> bytes:
+def _compiled_plan(models: Sequence[CompiledModel]) -> FileBytes:
     """The plan to compile in. Raises BadInput for several models: each has its own."""
     if len(models) > 1:
         raise BadInput(

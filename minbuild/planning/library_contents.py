@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from minbuild.ir import Kernel
+from minbuild.ir.mapped import FileBytes
 from minbuild.ops import Registry
 from minbuild.planning.plan_encoding import EXPRESSIONS
 
@@ -52,7 +53,7 @@ class LibraryContents:
     checkpoint_writing: bool = True  # checkpoints can be written
     safety: frozenset[str] = frozenset(SAFETY)  # of SAFETY
     fused_updates: bool = False  # training steps update parameters, and no gradients are stored
-    compiled_plan: bytes = b""  # the plan that is compiled in; without, the library reads plans
+    compiled_plan: FileBytes = b""  # the plan that is compiled in; without, the library reads plans
     straight: frozenset[str] = frozenset()  # kernels of that whose steps are straight calls
     threads: int = 1  # most that work on a call
     one_variant: bool = False  # of every inner loop

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
-
-import numpy as np
 
 from minbuild.errors import BadInput
 from minbuild.ir import (
@@ -24,6 +21,9 @@ from minbuild.ir import (
     TensorType,
     Value,
 )
+from minbuild.ir.mapped import file_bytes, sha256_of
+from minbuild.ir.pages import drop_pages
+from minbuild.ir.pieces import LEAST, Pieces, raw_bytes
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import STORAGE_TYPES, KernelFunction, View
 from minbuild.passes.analysis.aliases import root
@@ -51,8 +51,8 @@ class _Builder:
     tensors: dict[PlanTensor, int] = field(default_factory=dict)
     kernels: dict[Kernel, int] = field(default_factory=dict)
     features: set[str] = field(default_factory=set)
-    constants: bytearray = field(default_factory=bytearray)
-    constant_at: dict[bytes, int] = field(default_factory=dict)
+    constants: Pieces = field(default_factory=Pieces)
+    constant_at: dict[bytes | str, int] = field(default_factory=dict)
     persistent_at: dict[str, int] = field(default_factory=dict)
     frozen_at: dict[str, int] = field(default_factory=dict)
     draws_at: dict[str, int] = field(default_factory=dict)  # of nodes; "": of the session
@@ -106,12 +106,14 @@ class _Builder:
 
     def constant(self, value: Value) -> int:
         assert value.constant is not None
-        data = np.ascontiguousarray(value.constant).tobytes()
-        key = data if len(data) <= _SMALL else sha256(data).digest()
+        data = raw_bytes(value.constant)
+        key = bytes(data) if len(data) <= _SMALL else sha256_of(data)
         if key not in self.constant_at:
-            self.constants.extend(bytes(-len(self.constants) % 8))
+            self.constants.align(8)
             self.constant_at[key] = len(self.constants)
-            self.constants.extend(data)
+            # Of a large one a copy in C order comes into memory when it is written.
+            self.constants.append(value.constant if len(data) >= LEAST else data)
+        drop_pages(value.constant)
         return self.constant_at[key]
 
     def place(
@@ -172,7 +174,7 @@ def build_plan(
         tensors=tuple(builder.tensors),
         routines=routines,
         parameters=parameters,
-        constants=bytes(builder.constants),
+        constants=file_bytes(builder.constants),
         symbols=program.symbols,
         trainable_bytes=builder.trainable_bytes,
         moments=program.moments,

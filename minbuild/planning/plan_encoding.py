@@ -14,7 +14,9 @@ import numpy as np
 from minbuild import assets
 from minbuild.ir import Plan, PlanTensor, Role, Routine, Shape, Step
 from minbuild.ir.dims import Atom, Dim, Extremum, Poly, Symbol
-from minbuild.ir.flatbuffers.codec import Schema, decode, encode, parse_schema
+from minbuild.ir.flatbuffers.codec import Schema, decode, encode, encode_pieces, parse_schema
+from minbuild.ir.mapped import FileBytes, file_bytes
+from minbuild.ir.pieces import Pieces
 from minbuild.planning.arena.supports import supports_of
 from minbuild.planning.dense_file import IDENTIFIERS as _DENSE_IDENTIFIERS
 from minbuild.planning.dense_plan import dense_plan, plain_tables
@@ -57,18 +59,18 @@ def plan_schema(wide: bool = False) -> Schema:
     return parse_schema(text)
 
 
-def is_dense(plan: bytes) -> bool:
+def is_dense(plan: FileBytes) -> bool:
     """True if the bytes are those of a plan in the dense encoding."""
     return dense_form(plan) > 0
 
 
-def dense_form(plan: bytes) -> int:
+def dense_form(plan: FileBytes) -> int:
     """2 if the bytes are those of a dense plan with 8-bit indices, 1 with 16-bit ones, 0 for others; 2 more where it
     shares names."""
     return _DENSE_IDENTIFIERS.index(plan[4:8]) + 1 if plan[4:8] in _DENSE_IDENTIFIERS else 0
 
 
-def is_wide(plan: bytes) -> bool:
+def is_wide(plan: FileBytes) -> bool:
     """True if the bytes are those of a wide plan."""
     return plan[4:8] == _IDENTIFIERS[True].encode()
 
@@ -79,11 +81,11 @@ def plan_version(fused_updates: bool, loops: int = 0) -> int:
     return VERSION + FUSED_VERSION * fused_updates + (0, *LOOP_VERSIONS)[loops]
 
 
-def decode_plan(plan: bytes) -> dict[str, Any]:
+def decode_plan(plan: FileBytes) -> dict[str, Any]:
     """The tables of a plan, those of an equal plain one for a dense one. Raises ValueError for bytes that are no
     plan."""
     if is_dense(plan):
-        return decode(plan_schema(), encode(plan_schema(), plain_tables(plan)))
+        return decode(plan_schema(), encode(plan_schema(), plain_tables(bytes(plan))))
     return decode(plan_schema(is_wide(plan)), plan)
 
 
@@ -223,7 +225,7 @@ def encode_plan(
     wide: bool = False,
     kernel_names: bool = True,
     dense: int = 0,
-) -> bytes:
+) -> FileBytes:
     """The bytes a device reads. `largest` gives each free dimension the size its arena is made for by default. The
     plan is wide where it must be or where `wide` asks for it. `plan` is what `build_plan` made; only errors in words
     need `kernel_names`. It is dense if `dense`, a form as of `dense_form`, is not 0 and nothing is too much for that
@@ -236,8 +238,8 @@ def encode_plan(
             if found is not None:
                 return found
         if all(len(value[name]) <= _MOST_ENTRIES for name in _INDEXED):
-            return encode(plan_schema(), value)
-    return encode(plan_schema(True), _tables_of(plan, largest, True, kernel_names))
+            return file_bytes(encode_pieces(plan_schema(), value))
+    return file_bytes(encode_pieces(plan_schema(True), _tables_of(plan, largest, True, kernel_names)))
 
 
 _INDEXED = (
@@ -309,7 +311,7 @@ def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool, kernel_names:
         "ports": ports,
         "parameters": [(tables.name(p.name), number[p.tensor], p.order) for p in plan.parameters],
         "moments": [tables.name(f"momentum{i}") for i in range(plan.moments)],
-        "constants": np.frombuffer(plan.constants + bytes(-len(plan.constants) % 8), "<u8"),
+        "constants": np.frombuffer(_whole_words(plan.constants), "<u8"),
     }
     value |= {
         "names": bytes(tables.names),
@@ -320,7 +322,17 @@ def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool, kernel_names:
     return value
 
 
-def expressions_of(plan: bytes) -> tuple[str, ...]:
+def _whole_words(data: FileBytes) -> FileBytes:
+    """`data` with zeros up to a multiple of 8 bytes."""
+    if len(data) % 8 == 0:
+        return data
+    pieces = Pieces()
+    pieces.append(data)
+    pieces.align(8)
+    return file_bytes(pieces)
+
+
+def expressions_of(plan: FileBytes) -> tuple[str, ...]:
     """Names of the operators that a plan's expressions use."""
     used = set(decode_plan(plan)["exprs"]["op"].tolist())
     return tuple(name for number, name in enumerate(EXPRESSIONS) if number in used)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minbuild.ir import ElementType
+from minbuild.ir.mapped import FileBytes
 from minbuild.planning.plan_encoding import EXPRESSIONS, decode_plan, stable_key
 
 _CONSTANT, _SYMBOL = EXPRESSIONS.index("Constant"), EXPRESSIONS.index("Symbol")
@@ -56,7 +57,7 @@ class PlanInputs:
         return (self.train, self.evaluate)[graph] if graph < 2 else ()
 
 
-def read_plan_inputs(plan: bytes) -> PlanInputs:
+def read_plan_inputs(plan: FileBytes) -> PlanInputs:
     """The inputs of a plan's graphs. Raises ValueError for bytes that are no plan."""
     tables = decode_plan(plan)
     symbols = [_name(tables, at) for at in tables["symbols"]]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from minbuild.ir.mapped import FileBytes
 from minbuild.planning.plan_encoding import EXPRESSIONS, FUSED_VERSION, ROUTINES, decode_plan
 
 Axes = tuple[int | None, ...]  # per axis of an input: the free dimension it has, None where it is fixed
@@ -25,7 +26,7 @@ class PlanOutline:
     fused_updates: bool = False
 
     @staticmethod
-    def of(plan: bytes) -> PlanOutline:
+    def of(plan: FileBytes) -> PlanOutline:
         """Of a plan's bytes. Raises ValueError where they are none."""
         tables = decode_plan(plan)
         shapes, exprs = tables["shapes"], tables["exprs"]
@@ -77,10 +78,10 @@ class PlanOutline:
 class SessionPlan:
     """The plan that a session is made of: the plan's bytes, none where the library has it compiled in."""
 
-    data: bytes
+    data: FileBytes
     outline: PlanOutline
 
     @staticmethod
-    def of(plan: bytes) -> SessionPlan:
+    def of(plan: FileBytes) -> SessionPlan:
         """Of a plan that is read. Raises ValueError for bytes that are no plan."""
         return SessionPlan(plan, PlanOutline.of(plan))

@@ -28,6 +28,7 @@ from minbuild.codegen.package_layout import abi_version
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.frontend.files import read_file
+from minbuild.ir.mapped import map_large
 from minbuild.options.build_options import COMPILED
 from minbuild.planning.inference_export import fill_template
 from minbuild.planning.plan_outline import PlanOutline, SessionPlan
@@ -280,7 +281,7 @@ def _open_package(path: Path) -> tuple[Path, Library, SessionPlan]:
     folder = next((p for p in plan.parents if (p / "lib").is_dir()), plan.parent.parent)
     outline = _compiled_in(folder)
     try:
-        data = SessionPlan(b"", outline) if outline else SessionPlan.of(plan.read_bytes())
+        data = SessionPlan(b"", outline) if outline else SessionPlan.of(map_large(plan) or plan.read_bytes())
     except OSError as error:
         several = sorted(str(p.parent) for p in path.glob(f"model/*/{PLAN.name}"))
         cure = (

@@ -121,10 +121,8 @@ def aligned_copy(data: bytes | memoryview, alignment: int = 64) -> np.ndarray:
     return view
 
 
-def _aligned(checkpoint: FileBytes | np.ndarray | None) -> np.ndarray | None:
-    return (
-        checkpoint if checkpoint is None or isinstance(checkpoint, np.ndarray) else aligned_copy(checkpoint)
-    )
+def _aligned(data: FileBytes | np.ndarray) -> np.ndarray:
+    return data if isinstance(data, np.ndarray) else aligned_copy(data)
 
 
 Parallel = Callable[[Callable[[int], None], int], None]
@@ -141,7 +139,7 @@ class Session:
     def __init__(
         self,
         library: Library,
-        plan: bytes,
+        plan: FileBytes | np.ndarray,
         checkpoint: FileBytes | np.ndarray | None,
         sizes: Sequence[int] | None = None,
         arena: np.ndarray | None = None,
@@ -151,7 +149,7 @@ class Session:
         parallel: Parallel | None = None,
     ) -> None:
         """A session of `library` that starts from `checkpoint`, a file's bytes, or from None without parameters yet. An
-        array of bytes is used as it is, and starts at a multiple of 64.
+        array of bytes, also as `plan`, is used as it is, and starts at a multiple of 64.
 
         `plan` is empty where the library has it compiled in; `sizes` are the largest sizes of the free dimensions,
         in plan order; `arena` is memory to use (uint8, 16-byte aligned); `accept_any` takes checkpoints of other models
@@ -159,8 +157,8 @@ class Session:
         `parallel(task, count)` is a pool of threads to use: it calls task(i) for every i below `count`, on whichever
         threads, and returns when all of these calls have. Raises TrainerError."""
         self.library = library
-        self._plan = aligned_copy(plan)
-        self._checkpoint = _aligned(checkpoint)
+        self._plan = _aligned(plan)
+        self._checkpoint = None if checkpoint is None else _aligned(checkpoint)
         self._arena = arena
         options = _options(sizes)
         options.accept_any_checkpoint = accept_any
@@ -173,7 +171,7 @@ class Session:
         self._session = ctypes.POINTER(CSession)()
         given = self._checkpoint
         status = library.create(
-            *(self._plan.ctypes.data if plan else None, self._plan.nbytes),
+            *(self._plan.ctypes.data if self._plan.nbytes else None, self._plan.nbytes),
             *((None, 0) if given is None else (given.ctypes.data, given.nbytes)),
             ctypes.byref(options),
             ctypes.byref(self._session),
@@ -360,11 +358,11 @@ class Session:
         self._checkpoint = data  # frozen parameters are read from it in place
 
 
-def arena_size(library: Library, plan: bytes, sizes: Sequence[int] | None = None) -> int:
+def arena_size(library: Library, plan: FileBytes | np.ndarray, sizes: Sequence[int] | None = None) -> int:
     """Bytes of arena that a session of `library` needs when its free dimensions grow up to `sizes`; `plan` as of a
     session. Raises TrainerError."""
-    data, options = aligned_copy(plan), _options(sizes)
-    given = (data.ctypes.data if plan else None, data.nbytes)
+    data, options = _aligned(plan), _options(sizes)
+    given = (data.ctypes.data if data.nbytes else None, data.nbytes)
     no_checkpoint, no_session = (None, 0), None
     status = library.create(*given, *no_checkpoint, ctypes.byref(options), no_session)
     if status:

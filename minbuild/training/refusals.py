@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from minbuild.ir.mapped import FileBytes
 from minbuild.planning.plan_inputs import PlanInput, read_plan_inputs
 
 INVALID_ARGUMENT, BAD_SHAPE, BAD_VALUE = 1, 6, 7  # mb_status
 
 
-def refusal(plan: bytes, graph: int, status: int, inputs: Sequence[np.ndarray]) -> str:
+def refusal(plan: FileBytes, graph: int, status: int, inputs: Sequence[np.ndarray]) -> str:
     """The reason in the inputs why a step ended with `status`, or "" where they do not explain it. `plan` is the
     trainer's, `graph` the number of the step's graph, `inputs` its arrays in order."""
     expected = read_plan_inputs(plan).of(graph)

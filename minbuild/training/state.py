@@ -93,7 +93,7 @@ class CheckpointState:
             self._forget_what_the_device_has()
         return self._device
 
-    def _first(self, plan: bytes) -> FileBytes:
+    def _first(self, plan: FileBytes) -> FileBytes:
         """The checkpoint of the first session. Parameters beyond the format of ONNX Runtime go into a compact one for
         `plan`, and properties stay here."""
         held = replace(self._checkpoint, parameters=tuple(self._kept.values()), properties={})

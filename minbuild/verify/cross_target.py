@@ -12,6 +12,7 @@ import numpy as np
 
 from minbuild.codegen.library_builder import BuiltLibrary
 from minbuild.errors import VerificationFailed
+from minbuild.ir.mapped import FileBytes
 from minbuild.ir.size_report import Stack, StepDeviation, Verification
 from minbuild.planning.compiled_model import CompiledModel
 from minbuild.toolchain import Target, Toolchain, find_emulator, why_not_run
@@ -119,7 +120,7 @@ def _sentence(count: int, worst: StepDeviation | None) -> str:
 
 
 def measure_stack(
-    script: TestScript, plan: bytes, library: BuiltLibrary, target: Target, toolchain: Toolchain
+    script: TestScript, plan: FileBytes, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> Stack | None:
     """The depth of the stack, in bytes, in each call of `script` with `library` and `plan`; None where programs of
     `target` do not run here. `toolchain` links the program. Raises VerificationFailed."""

@@ -161,7 +161,7 @@ def _initialization_actions() -> tuple[Action, ...]:
     )
 
 
-def run_script(label: str, script: TestScript, library: bytes, plan: bytes, garbage: int) -> Results:
+def run_script(label: str, script: TestScript, library: bytes, plan: FileBytes, garbage: int) -> Results:
     """The results of `script` with `library`, the bytes of a shared library of this machine, in a process of its own.
 
     `plan` is empty for a library with a compiled plan; the arena is full of the byte `garbage` beforehand. Raises
@@ -170,7 +170,7 @@ def run_script(label: str, script: TestScript, library: bytes, plan: bytes, garb
 
 
 def _run(
-    label: str, script: TestScript, library: bytes, plan: bytes, garbage: int, kept: Sequence[str] | None
+    label: str, script: TestScript, library: bytes, plan: FileBytes, garbage: int, kept: Sequence[str] | None
 ) -> tuple[Results, Digests]:
     """`run_script` where results that `kept` does not name, unless it is None, are digests."""
     with scratch() as folder:
@@ -212,14 +212,14 @@ def _last_line(text: str) -> str:
 
 def prove_equal(
     script: TestScript,
-    plan: bytes,
+    plan: FileBytes,
     trimmed: bytes,
     full: bytes,
     *,
     compiled: bool = False,
     compact: FileBytes = b"",
-    separate_plan: bytes = b"",
-    direct_plan: bytes = b"",
+    separate_plan: FileBytes = b"",
+    direct_plan: FileBytes = b"",
     keeps: bool = True,
 ) -> EquivalenceResult:
     """Compare the libraries `trimmed` and `full` of this machine on `script`: identical bits, none NaN or infinite.
@@ -249,7 +249,7 @@ def prove_equal(
     return EquivalenceResult(_sentence(script), ours)
 
 
-_Run = tuple[str, TestScript, bytes, bytes, int]  # what `run_script` is given
+_Run = tuple[str, TestScript, bytes, FileBytes, int]  # what `run_script` is given
 
 
 def _compare_digests(mine: _Run, reference: _Run) -> None:

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from minbuild.errors import MinbuildError
-from minbuild.ir.mapped import FileBytes, dropping, write_bytes
+from minbuild.ir.mapped import FileBytes, write_bytes
+from minbuild.ir.pages import dropping
 from minbuild.training.library import (
     EVAL,
     TRAIN,
@@ -146,7 +147,11 @@ class _Recorder:
 
 
 def perform(
-    script: TestScript, library: Library, plan: bytes, garbage: int, kept: Sequence[str] | None = None
+    script: TestScript,
+    library: Library,
+    plan: FileBytes | np.ndarray,
+    garbage: int,
+    kept: Sequence[str] | None = None,
 ) -> tuple[Results, Digests]:
     """Performs the actions of `script` in this process and returns the results, in order. `library` is the loaded one,
     `plan` holds the bytes of its plan, and `garbage` is the byte the arena is full of beforehand. Of results that
@@ -226,14 +231,14 @@ def write_script(
     folder: Path,
     script: TestScript,
     library: bytes,
-    plan: bytes,
+    plan: FileBytes,
     garbage: int,
     kept: Sequence[str] | None = None,
 ) -> None:
     """Everything that the worker needs, as files in `folder`: the actions of `script` with the byte `garbage` that
     memory is filled with, the bytes of `library` and `plan`, and the names of results whose elements are `kept`."""
     (folder / "library").write_bytes(library)
-    (folder / "plan").write_bytes(plan)
+    write_bytes(folder / "plan", plan)
     (folder / "script.json").write_text(json.dumps(_script(script, garbage, kept)), encoding="utf-8")
     # Names in an archive must be plain, those of models are anything: so numbers here, names in the results.
     _save(folder / "arrays.npz", _arrays(script))
@@ -280,7 +285,7 @@ def main(folder: Path) -> int:
     """Run the script in `folder`; the exit code."""
     script, garbage, kept = read_script(folder)
     try:
-        plan = (folder / "plan").read_bytes()
+        plan = _mapped(folder / "plan")
         results, digests = perform(script, Library(folder / "library"), plan, garbage, kept)
     except MinbuildError as error:
         print(error, file=sys.stderr)

@@ -34,7 +34,7 @@ class Watch(IntEnum):
 
 
 def perform(
-    script: TestScript, plan: bytes, library: BuiltLibrary, target: Target, toolchain: Toolchain
+    script: TestScript, plan: FileBytes, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> bytes:
     """The reply of the runner that performs `script` with the bytes of `plan` on `target`: `library` as it ships in a
     WebAssembly module, the static one in a program, linked by `toolchain`, everywhere else. Raises VerificationFailed
@@ -54,7 +54,7 @@ def perform(
 def watch(
     how: Watch,
     script: TestScript,
-    plan: bytes,
+    plan: FileBytes,
     library: BuiltLibrary,
     target: Target,
     toolchain: Toolchain,
@@ -82,7 +82,7 @@ def watch(
 
 
 def time_steps(
-    script: TestScript, plan: bytes, library: BuiltLibrary, target: Target, toolchain: Toolchain
+    script: TestScript, plan: FileBytes, library: BuiltLibrary, target: Target, toolchain: Toolchain
 ) -> bytes:
     """The nanoseconds of every step of `script`, which records nothing, as times.cc sends them, after the peak of the
     machine. `plan`, `library`, `target`, which is no WebAssembly, and `toolchain` are as for `perform`. Raises as

@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 
 from minbuild.errors import BadInput, Unsupported
 from minbuild.frontend.artifacts import load_artifacts
+from minbuild.frontend.files import _read_version
 from minbuild.frontend.onnx.reader import read_graph
 from minbuild.ir import ElementType, OptimizerGroup
 from minbuild.ir.dims import symbol
@@ -111,6 +112,26 @@ def test_large_weights_that_both_models_have_are_in_memory_once(folder):
     training, evaluation = loaded.training.initializers, loaded.evaluation.initializers
     assert evaluation["same"] is training["same"]
     assert np.array_equal(evaluation["changed"], other) and np.array_equal(training["changed"], weight)
+
+
+def test_large_weights_stay_in_a_large_model_file(folder, monkeypatch):
+    path = folder / "training_model.onnx"
+    weight = np.random.default_rng(0).standard_normal((128, 200)).astype(np.float32)
+
+    def change(model):
+        model.graph.initializer.append(numpy_helper.from_array(weight, "frozen"))
+        model.graph.node.append(helper.make_node("Identity", ["frozen"], ["frozen_out"]))
+
+    edit(path, change)
+    small = load_artifacts(folder)
+    for module in ("ir.mapped", "frontend.onnx.large_files"):
+        monkeypatch.setattr(f"minbuild.{module}.LEAST_IN_PIECES", weight.nbytes)
+    _read_version.cache_clear()  # of the small one
+    large = load_artifacts(folder)
+    assert large.digests == small.digests and large.training.nodes == small.training.nodes
+    held, read = large.training.initializers["frozen"], small.training.initializers["frozen"]
+    assert isinstance(held, np.memmap) and not isinstance(read, np.memmap)
+    assert np.array_equal(held, weight) and np.array_equal(read, weight)
 
 
 def test_no_folder_and_no_artifacts(tmp_path):

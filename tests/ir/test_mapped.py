@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from minbuild.errors import BadInput
 from minbuild.frontend.files import read_shared
-from minbuild.ir.mapped import drop_pages, dropping, map_large, parts_of, sha256_of, write_bytes
-from minbuild.ir.pieces import LEAST_IN_PIECES
+from minbuild.ir.mapped import file_bytes, map_large, parts_of, sha256_of, write_bytes
+from minbuild.ir.pages import drop_pages, dropping
+from minbuild.ir.pieces import LEAST_IN_PIECES, Pieces
 
 pytestmark = pytest.mark.skipif(not hasattr(mmap, "MADV_DONTNEED"), reason="pages cannot be dropped here")
 SIZE = LEAST_IN_PIECES + 5
@@ -74,3 +76,39 @@ def test_dropped_pages_are_not_in_memory(large: Path) -> None:
     with dropping(array):
         total = int(array.sum())
     assert resident() < least + SIZE // 4 and total == sum(bytes(data))
+
+
+def test_pieces_of_mapped_files_are_stored_as_they_are(large: Path) -> None:
+    """Copies in C order come into memory one at a time, and what was written of one leaves it."""
+    small = Pieces()
+    small.append(b"few bytes")
+    assert file_bytes(small) == b"few bytes"
+    array = np.memmap(large, "<u2", "r", shape=(SIZE // 8, 4))
+    pieces, expected = Pieces(), b""
+    for column in range(4):
+        pieces.append(array[:, column : column + 1].T)
+        expected += array[:, column].tobytes()
+    pieces.append(b"end")
+    data = file_bytes(pieces)
+    assert isinstance(data, memoryview) and data.readonly and data == expected + b"end"
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="the system shows no resident set")
+def test_views_of_a_mapped_file_are_stored_without_its_pages(large: Path) -> None:
+    pieces = Pieces()
+    for part in np.split(np.memmap(large, np.uint8, "r", shape=(1 << 26,)), 16):
+        pieces.append(part.reshape(-1, 4).T)
+    least = resident()
+    data = file_bytes(pieces)
+    assert resident() < least + SIZE // 4 and len(data) == 1 << 26
+
+
+def test_a_disk_without_room_is_named(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("minbuild.ir.mapped.tempfile.TemporaryFile", full)
+    pieces = Pieces()
+    pieces.append(np.memmap(large, np.uint8, "r"))
+    with pytest.raises(BadInput, match=rf"{SIZE:,} bytes .* cannot be written: No space .* TMPDIR"):
+        file_bytes(pieces)

@@ -4,6 +4,7 @@ anything is built. The limits are lowered, so that no test needs 2 GB of them.""
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from minbuild.pipeline import Request, reduce
 from minbuild.planning.compile import compile_artifacts, compile_model
 from minbuild.planning.compiled_model import with_components
 from minbuild.planning.kernel_selection import contents_of
-from minbuild.planning.plan_encoding import is_wide
+from minbuild.planning.plan_encoding import encode_plan, is_wide
 from minbuild.planning.size_limits import check_address_space, frozen_bytes
 from minbuild.verify.differential import seeded_script
 
@@ -139,3 +140,34 @@ def test_constants_that_no_plan_holds_are_refused_before_planning(monkeypatch: p
         match=r"training_model.onnx: constants take [\d,]+ bytes.* ends at 10.*--frozen rest",
     ):
         compile_model(TRANSFER, {}, {}, options=PlanOptions())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="large plans are in memory here")
+@pytest.mark.parametrize("more", [0, 3], ids=["whole words", "bytes behind the last word"])
+def test_large_plans_in_files_are_those_in_memory(monkeypatch: pytest.MonkeyPatch, more: int) -> None:
+    """Their constants stand in a file too, and are no whole words as a rule."""
+    plan = compile_model(TRANSFER, {}, {}).plan
+    sizes = dict.fromkeys(plan.symbols, 4)
+    constants = bytes(range(16 + more))
+    small = encode_plan(replace(plan, constants=constants), sizes)
+    assert isinstance(small, bytes) and isinstance(plan.constants, bytes)
+    monkeypatch.setattr("minbuild.ir.mapped.LEAST_IN_PIECES", 4)
+    large = compile_model(TRANSFER, {}, {}).plan
+    assert isinstance(large.constants, memoryview) and large == plan
+    found = encode_plan(replace(large, constants=memoryview(constants)), sizes)
+    assert isinstance(found, memoryview) and found == small
+
+
+@pytest.mark.skipif(os.name != "posix", reason="large plans are in memory here")
+def test_packages_of_plans_in_files_are_those_of_plans_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = replace(contents_of((compile_model(TRANSFER, {}, {}),)), compact_checkpoints=False)
+    monkeypatch.setattr("minbuild.codegen.library_builder.full_contents", lambda *_: few)
+    packages = []
+    for name, least in (("memory", 1 << 40), ("file", 4)):
+        monkeypatch.setattr("minbuild.ir.mapped.LEAST_IN_PIECES", least)
+        reduce(Request((TRANSFER,), tmp_path / name, analysis=False), Quiet())
+        files = (p for p in (tmp_path / name).rglob("*") if p.is_file())
+        packages.append({str(p.relative_to(tmp_path / name)): p.read_bytes() for p in files})
+    assert packages[0] == packages[1]

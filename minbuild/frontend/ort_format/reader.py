@@ -15,6 +15,7 @@ from minbuild.errors import BadInput
 from minbuild.frontend.onnx.reader import read_model
 from minbuild.ir import Graph
 from minbuild.ir.flatbuffers.codec import Schema, decode, parse_schema
+from minbuild.ir.mapped import FileBytes
 
 IDENTIFIER = b"ORTM"
 VERSIONS = ("5", "6")  # since ONNX Runtime 1.13
@@ -26,12 +27,12 @@ def schema() -> Schema:
     return parse_schema((assets.root("schemas") / "ort.fbs").read_text(encoding="utf-8"))
 
 
-def is_ort(data: bytes) -> bool:
+def is_ort(data: FileBytes) -> bool:
     """True if these are the bytes of such a file."""
     return data[4:8] == IDENTIFIER
 
 
-def read_ort_graph(data: bytes, path: Path) -> Graph:
+def read_ort_graph(data: FileBytes, path: Path) -> Graph:
     """The graph in `data`, the bytes of `path`. Raises BadInput for damage and Unsupported for what a Graph
     cannot hold, each with all findings."""
     try:

@@ -8,6 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from minbuild.ir import Call, Procedure
+from minbuild.ir.mapped import parts_of
+from minbuild.ir.pages import drop_pages
+from minbuild.ir.pieces import raw_bytes
 from minbuild.ops import Registry
 from minbuild.passes.analysis.effects import Effects
 
@@ -45,6 +48,8 @@ def _fills_zero(call: Call) -> bool:
 
 def _is_zero(array: np.ndarray | None) -> bool:
     """True if every bit is 0; a negative zero is another number."""
-    return (
-        array is not None and array.dtype != object and not np.ascontiguousarray(array).view(np.uint8).any()
-    )
+    if array is None or array.dtype == object:
+        return False
+    zero = not any(np.frombuffer(part, np.uint8).any() for part in parts_of(raw_bytes(array)))
+    drop_pages(array)
+    return zero
