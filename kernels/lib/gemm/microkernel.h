@@ -281,13 +281,7 @@ struct DotsBody {
         V x[kDotRows][kDotColumns];
         unroll<kDotRows>([&](auto r) MB_LAMBDA { unroll<kDotColumns>([&](auto s) MB_LAMBDA { x[r][s] = V(T(0)); }); });
         intptr_t k = 0;
-#if MB_TIGHT_LOOPS
-        intptr_t last = g->k - V::size;
-        MB_OPAQUE(last);
-        for (; k <= last; k += V::size) {
-#else
-        for (; k <= g->k - V::size; k += V::size) {
-#endif
+        const auto add = [&]() MB_LAMBDA {
           V column[kDotColumns];
           unroll<kDotColumns>([&](auto s) MB_LAMBDA { column[s] = load_lanes<V>(columns[s] + k); });
           unroll<kDotRows>([&](auto r) MB_LAMBDA {
@@ -295,7 +289,21 @@ struct DotsBody {
             unroll<kDotColumns>([&](auto s) MB_LAMBDA { x[r][s] = muladd(row, column[s], x[r][s]); });
           });
           if (Ahead) __builtin_prefetch(later, 0, 2), later += share;
+          k += V::size;
+        };
+#if defined(__wasm__)
+        const intptr_t last = g->k - V::size;
+        if (last >= 0) {
+          do add();
+          while (k <= last);
         }
+#elif MB_TIGHT_LOOPS
+        intptr_t last = g->k - V::size;
+        MB_OPAQUE(last);
+        while (k <= last) add();
+#else
+        while (k <= g->k - V::size) add();
+#endif
         MB_OPAQUE(k);  // else the sums below are compiled once for each way to leave the loop
         T sums[kDotColumns][kDotRows][V::size];
         unroll<kDotRows>([&](auto r)

@@ -73,6 +73,13 @@ MB_INLINE Vec<T, N> sqrt(Vec<T, N> x) {
 #endif
 }
 
+// WebAssembly repeats a number in memory in one instruction, of few bytes.
+#if defined(__wasm_simd128__)
+constexpr bool kNumbersInMemory = true;
+#else
+constexpr bool kNumbersInMemory = false;
+#endif
+
 // The coefficients of exp, in one place, so that code can refer to it all by one address.
 template <class T>
 struct ExpNumbers {
@@ -138,7 +145,7 @@ MB_INLINE Vec<T, N> exp_of_negative(Vec<T, N> x) {
   using F = Format<T>;
   const ExpNumbers<T>* c = &kExpNumbers<T>;
   // Single numbers are read where they are, not kept in registers; results are the same either way.
-  if (N == 1) __asm__ volatile("" : "+r"(c));
+  if (N == 1 || kNumbersInMemory) __asm__ volatile("" : "+r"(c));
   ExpParts<T, N> parts(max(Vec<T, N>(c->lowest), x), *c);
   Integers<T, N> bias = typename LaneBits<T>::type(F::bias);
   return exp_of_rest(parts.rest, *c) * bits_as<T>((parts.n + bias) << F::mantissa);
@@ -199,7 +206,7 @@ MB_INLINE Vec<T, N> join(const LogParts<T, N>& p, const LogNumbers<T>& c = kLogN
 template <class T, int N>
 MB_INLINE Vec<T, N> log_of_normal(Vec<T, N> x) {
   const LogNumbers<T>* c = &kLogNumbers<T>;
-  if (N == 1 && sizeof(c) == 8) MB_OPAQUE(c);  // 64-bit code would build an address for each
+  if (kNumbersInMemory || (N == 1 && sizeof(c) == 8)) MB_OPAQUE(c);  // 64-bit code would build an address for each
   return join(log_parts_of_normal(x, Integers<T, N>(0), *c), *c) + (x - x);
 }
 

@@ -71,9 +71,10 @@
 #define MB_SPLIT_MULADD 0
 #endif
 
-// The inner loops of Cortex-M with floating point keep their steps in registers and end with one jump: these processors
-// wait for memory, and a branch takes three cycles.
-#if !MB_ONE_VARIANT && defined(__ARM_FP) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M'
+// Inner loops keep their steps in registers and end with one jump. Cortex-M waits for memory, and a branch takes three
+// cycles; engines of WebAssembly move what a loop does not change out of it only if it has no jump but the last.
+#if !MB_ONE_VARIANT && \
+    (defined(__wasm_simd128__) || (defined(__ARM_FP) && defined(__ARM_ARCH_PROFILE) && __ARM_ARCH_PROFILE == 'M'))
 #define MB_TIGHT_LOOPS 1
 #else
 #define MB_TIGHT_LOOPS 0
@@ -132,6 +133,11 @@ struct Vec {
         __asm__("vbroadcastsd %1, %0" : "=v"(all) : "m"(x));
       }
       return all;
+    }
+#endif
+#if defined(__wasm_simd128__)  // a constant vector takes 18 bytes, a number and what repeats it seven
+    if constexpr (__is_same(T, float) && sizeof...(Lanes) == 0) {
+      if (__builtin_constant_p(x) && x != 0) __asm__("" : "+r"(x));
     }
 #endif
     if constexpr (sizeof...(Lanes) == N) {
@@ -249,6 +255,12 @@ MB_INLINE Vec<T, N> min(Vec<T, N> a, Vec<T, N> b) {
 }
 template <class T, int N>
 MB_INLINE Vec<T, N> max(Vec<T, N> a, Vec<T, N> b) {
+#if defined(__wasm_simd128__)  // engines choose between single numbers by a jump
+  if constexpr (N == 1 && __is_same(T, float)) {
+    using Four = Vec<T, 4>;
+    return max(Four(a.v[0]), Four(b.v[0])).v[0];
+  }
+#endif
   if constexpr (N == 1) return a.v[0] > b.v[0] ? a.v[0] : b.v[0];
   return a.v > b.v ? a.v : b.v;
 }

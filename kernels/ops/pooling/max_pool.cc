@@ -13,6 +13,14 @@ struct PoolAxis {
 };
 constexpr bool kVolumes = MB_MAX_POOL_VOLUMES;  // else the depth is 1
 
+// Whether rows move with the window. Engines of WebAssembly would else compute each place anew, from all that leads there;
+// pointers wrap around there as positions do.
+#if defined(__wasm32__)
+constexpr bool kMovesRow = true;
+#else
+constexpr bool kMovesRow = false;
+#endif
+
 // All bits if `yes`, else none. Opaque, or compilers make a branch of it, which is mispredicted half of the time: any
 // element of a window may be the largest. Without it results are the same, only later.
 template <class Bits>
@@ -57,9 +65,10 @@ MB_INLINE Status pool_planes(const Call& call, const Tensor& x, const Tensor& y,
         if ((kVolumes && in_d >= unsigned(from[1])) || in_h >= unsigned(from[2])) continue;
         unsigned in_w = w.look(0, c);
         T* row = x.as<T>() + ((kVolumes ? p / size[1] * from[1] + in_d : p) * from[2] + in_h) * from[3];
-        for (int k = 0; k < size[3]; ++k, in_w += w.stride) {
+        if (kMovesRow) row += int(in_w);
+        for (int k = 0; k < size[3]; ++k, in_w += w.stride, row += kMovesRow ? int(w.stride) : 0) {
           if (in_w >= unsigned(from[3])) continue;
-          T& each = row[in_w];
+          T& each = row[kMovesRow ? 0 : in_w];
           I here = static_cast<I>(sizeof(I) == 1 ? tap : &each - x.as<T>());
           if (backward) {
             using Bits = typename LaneBits<T>::type;
@@ -67,7 +76,7 @@ MB_INLINE Status pool_planes(const Call& call, const Tensor& x, const Tensor& y,
             each += bits_as<T>(bits_as<Bits>(Vec<T, 1>(to[k])) & chosen).v[0];
           } else {
             mark[k] ^= (mark[k] ^ here) & mask_if<I>(each > to[k]);
-            to[k] = each > to[k] ? each : to[k];
+            to[k] = max(Vec<T, 1>(each), Vec<T, 1>(to[k])).v[0];
           }
         }
       }
