@@ -16,6 +16,7 @@ from minbuild.codegen.ownership import MANIFEST, Inventory, inventory, read_mani
 from minbuild.errors import BadInput
 from minbuild.ir import Package
 from minbuild.ir.mapped import FileBytes, parts_of, write_bytes
+from minbuild.ir.pieces import Pieces
 
 
 def check_destination(out: Path, artifacts: Path, force: bool = False) -> None:
@@ -103,14 +104,15 @@ def write_package(out: Path, package: Package, force: bool = False) -> None:
             raise
 
 
-def write_file(path: Path, data: FileBytes) -> None:
+def write_file(path: Path, data: FileBytes | Pieces) -> None:
     """Put `data` in place of file `path`: written beside it, synced, then moved over it, so that a failure or a
     loss of power at any moment leaves the old file or the new one. Raises BadInput."""
     beside = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         with beside.open("wb") as file:
-            for part in parts_of(data):
-                file.write(part)
+            for piece in data if isinstance(data, Pieces) else (data,):
+                for part in parts_of(piece):
+                    file.write(part)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)

@@ -31,7 +31,13 @@ from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan, is_wide
 from minbuild.planning.ram_budget import curve, fit, ram_of
 from minbuild.planning.rollback import check_refusals
-from minbuild.planning.size_limits import check_constants, check_elements, check_scratch, needs_64_bits
+from minbuild.planning.size_limits import (
+    check_constants,
+    check_elements,
+    check_plan_constants,
+    check_scratch,
+    needs_64_bits,
+)
 from minbuild.planning.threads import threads_of
 from minbuild.uncollected import uncollected
 
@@ -140,6 +146,7 @@ def compile_artifacts(
         if fitted and options.updates.fused:
             check_refusals(fitted.program, operators)
     check_scratch(plan, sizes, fixed)
+    check_plan_constants(plan)
     wide = bool(needs_64_bits(plan, sizes))
     separate_plan: FileBytes = b""
     if options.updates.fused:

@@ -47,11 +47,21 @@ def check_constants(artifacts: TrainingArtifacts) -> None:
     for graph in artifacts.graphs:
         size = sum(array.nbytes for array in graph.initializers.values())
         if size > MOST_CONSTANTS:
-            raise BadInput(
-                f"{graph.source}: constants take {size:,} bytes, and a plan ends at {MOST_CONSTANTS:,}. Weights of any "
-                "size fit into the checkpoint, as parameters that do not train: make the artifacts with --frozen rest, "
-                "or with the frozen_params of ONNX Runtime's generate_artifacts."
-            )
+            raise _too_many_constants(graph.source, size)
+
+
+def check_plan_constants(plan: Plan) -> None:
+    """Raises BadInput for constants that no `plan` holds: those of all graphs, and what was computed of them."""
+    if (size := len(plan.constants)) > MOST_CONSTANTS:
+        raise _too_many_constants("all graphs together", size)
+
+
+def _too_many_constants(where: str, size: int) -> BadInput:
+    return BadInput(
+        f"{where}: constants take {size:,} bytes, and a plan ends at {MOST_CONSTANTS:,}. Weights of any size fit into "
+        "the checkpoint, as parameters that do not train: make the artifacts with --frozen rest, or with the "
+        "frozen_params of ONNX Runtime's generate_artifacts."
+    )
 
 
 def check_scratch(plan: Plan, largest: Mapping[str, int], fixed: Mapping[str, int]) -> None:

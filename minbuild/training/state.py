@@ -13,7 +13,13 @@ import numpy as np
 from minbuild import ir as model
 from minbuild.codegen.atomic_write import write_file
 from minbuild.errors import BadInput
-from minbuild.frontend.checkpoint import LARGEST_FILE, parameter_bytes, read_checkpoint, write_checkpoint
+from minbuild.frontend.checkpoint import (
+    LARGEST_FILE,
+    parameter_bytes,
+    read_checkpoint,
+    write_checkpoint,
+    write_checkpoint_files,
+)
 from minbuild.ir.mapped import FileBytes
 from minbuild.planning.compact_checkpoint import compact_checkpoint
 from minbuild.planning.plan_outline import SessionPlan
@@ -62,9 +68,16 @@ class CheckpointState:
     ) -> None:
         """Writes `state` to the file `checkpoint_uri`, in ONNX Runtime's format. The old file survives any failure.
 
-        `include_optimizer_state` adds moments, the step count and the learning rate. Raises BadInput when the file
-        cannot be written."""
-        write_file(Path(checkpoint_uri), state._to_bytes(include_optimizer_state))
+        `include_optimizer_state` adds moments, the step count and the learning rate. Without them, parameters of 2 GB
+        and more go into a second file, `<checkpoint_uri>.data`. Raises BadInput when a file cannot be written, and
+        TrainerError for optimizer state beside so many parameters."""
+        path = Path(checkpoint_uri)
+        if include_optimizer_state or (held := state._large()) is None:
+            write_file(path, state._to_bytes(include_optimizer_state))
+            return
+        files = write_checkpoint_files(held, path.name, LARGEST_FILE)
+        for name, data in reversed(files.items()):
+            write_file(path.with_name(name), data)
 
     @property
     def parameters(self) -> Parameters:
@@ -145,9 +158,26 @@ class CheckpointState:
             )
         )
 
+    def _large(self) -> model.Checkpoint | None:
+        """Parameters and properties, read in place, where they are too many for one file."""
+        held = tuple(self._kept.values())
+        if self._device is not None:
+            self._check_filled()
+            session = self._device.session
+            arrays = {name: session.parameter(name) for name in session.parameters}
+            held = (*(_parameter(n, a, session.is_trained(n)) for n, a in arrays.items()), *held)
+        whole = replace(self._checkpoint, parameters=held, groups=(), properties=self._bag, seal=None)
+        return None if parameter_bytes(whole) < LARGEST_FILE else whole
+
     def _names(self) -> list[str]:
         known = self._device.session.parameters if self._device else {}
         return sorted({*self._kept, *known})
+
+
+def _parameter(name: str, array: np.ndarray, trains: bool) -> model.Parameter:
+    element = model.ElementType.of(array.dtype)
+    assert element is not None, "devices have no others"
+    return model.Parameter(name, element, array.shape, trains, array)
 
 
 class Parameter:

@@ -171,3 +171,15 @@ def test_packages_of_plans_in_files_are_those_of_plans_in_memory(
         files = (p for p in (tmp_path / name).rglob("*") if p.is_file())
         packages.append({str(p.relative_to(tmp_path / name)): p.read_bytes() for p in files})
     assert packages[0] == packages[1]
+
+
+def test_constants_of_all_graphs_that_no_plan_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(compile_model(TRANSFER, {}, {}).plan.constants)
+    monkeypatch.setattr("minbuild.planning.compile.check_constants", lambda _: None)
+    monkeypatch.setattr("minbuild.planning.size_limits.MOST_CONSTANTS", size - 1)
+    monkeypatch.setattr("minbuild.planning.compile.encode_plan", None)
+    with pytest.raises(
+        BadInput,
+        match=f"all graphs together: constants take {size} bytes, .* ends at {size - 1}.*--frozen rest",
+    ):
+        compile_model(TRANSFER, {}, {})

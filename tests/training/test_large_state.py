@@ -83,3 +83,26 @@ def test_a_package_without_names_asks_for_the_checkpoint(tmp_path: Path) -> None
     (tmp_path / "model" / "checkpoint.compact").write_bytes(b"0000MBCP")
     with pytest.raises(BadInput, match=r"checkpoint.compact: parameters without names.*Trainer\(package"):
         _ = Trainer(tmp_path).state
+
+
+@pytest.mark.usefixtures("_small_format")
+def test_they_are_saved_in_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also over the files that they were read from, which are mapped."""
+    monkeypatch.setattr("minbuild.frontend.checkpoint._LEAST_OUTSIDE", 16)
+    state, module, optimizer = opened(FOLDER / "checkpoint")
+    state.properties["epoch"] = 3
+    module(*CASE.batch(0))
+    optimizer.step()
+    for _ in range(2):
+        CheckpointState.save_checkpoint(state, tmp_path / "saved")
+        assert (tmp_path / "saved.data").stat().st_size > 100
+        again = CheckpointState.load_checkpoint(tmp_path / "saved")
+        assert dict(again.properties) == {"epoch": 3}
+        assert [(n, p.requires_grad) for n, p in again.parameters] == [
+            (n, p.requires_grad) for n, p in state.parameters
+        ]
+        assert all(np.array_equal(p.data, state.parameters[n].data) for n, p in again.parameters)
+        state = again
+    with pytest.raises(BadInput, match="bytes of tensors do not fit"):
+        monkeypatch.setattr("minbuild.frontend.checkpoint.LARGEST_FILE", 100)
+        CheckpointState.save_checkpoint(state, tmp_path / "saved", include_optimizer_state=True)
