@@ -203,7 +203,8 @@ class Module:
         self._state._check_filled()
         names = list(graph_output_names)
         if self._artifacts is not None:
-            data = self._artifacts.export(read_checkpoint(self._state._to_bytes(False)), names)
+            held = self._state._large() or read_checkpoint(self._state._to_bytes(False))
+            data = self._artifacts.export(held, names)
         else:
             assert self._plan is not None
             session = self._device.session

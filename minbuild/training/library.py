@@ -15,7 +15,7 @@ import numpy as np
 
 from minbuild.errors import BadInput, MinbuildError
 from minbuild.ir import ElementType
-from minbuild.ir.mapped import FileBytes
+from minbuild.ir.mapped import FileBytes, parts_of
 from minbuild.planning.library_contents import COMPONENTS
 from minbuild.training.c_api import (
     OPTIONAL_FUNCTIONS,
@@ -117,7 +117,10 @@ def aligned_room(size: int, alignment: int = 64) -> np.ndarray:
 def aligned_copy(data: bytes | memoryview, alignment: int = 64) -> np.ndarray:
     """The bytes in memory that starts at a multiple of `alignment`."""
     view = aligned_room(len(data), alignment)
-    view[:] = np.frombuffer(data, np.uint8)
+    at = 0
+    for part in parts_of(data):
+        view[at : at + len(part)] = np.frombuffer(part, np.uint8)
+        at += len(part)
     return view
 
 

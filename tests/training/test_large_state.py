@@ -27,7 +27,7 @@ def _small_format(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def opened(checkpoint: Path) -> tuple[CheckpointState, Module, Optimizer]:
     state = CheckpointState.load_checkpoint(checkpoint)
-    module = Module(FOLDER / "training_model.onnx", state)
+    module = Module(FOLDER / "training_model.onnx", state, FOLDER / "eval_model.onnx")
     return state, module, Optimizer(FOLDER / "optimizer_model.onnx", module)
 
 
@@ -106,3 +106,18 @@ def test_they_are_saved_in_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(BadInput, match="bytes of tensors do not fit"):
         monkeypatch.setattr("minbuild.frontend.checkpoint.LARGEST_FILE", 100)
         CheckpointState.save_checkpoint(state, tmp_path / "saved", include_optimizer_state=True)
+
+
+def test_their_export_has_the_same_bytes_or_is_refused(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, module, _ = opened(FOLDER / "checkpoint")
+    module(*CASE.batch(0))
+    module.export_model_for_inferencing(tmp_path / "small.onnx", ["output"])
+    request.getfixturevalue("_small_format")
+    assert state._large() is not None
+    module.export_model_for_inferencing(tmp_path / "large.onnx", ["output"])
+    assert (tmp_path / "large.onnx").read_bytes() == (tmp_path / "small.onnx").read_bytes()
+    monkeypatch.setattr("minbuild.planning.inference_export.MOST_IN_FILE", 100)
+    with pytest.raises(BadInput, match="inference model takes .* an ONNX file ends at 2 GiB"):
+        module.export_model_for_inferencing(tmp_path / "large.onnx", ["output"])
