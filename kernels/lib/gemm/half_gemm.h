@@ -119,6 +119,15 @@ struct HalfTile<bfloat16> {
 #endif
   }
 
+#if MB_NATIVE_BFLOAT16
+  // sum + pairs of `column` * pair `Lane` of `row`. Of the intrinsic, clang copies the pair into a register first.
+  template <int Lane>
+  static MB_INLINE float32x4_t add_pairs(float32x4_t sum, bfloat16x8_t column, bfloat16x8_t row) {
+    __asm__("bfdot %0.4s, %1.8h, %2.2h[%3]" : "+w"(sum) : "w"(column), "w"(row), "i"(Lane));
+    return sum;
+  }
+#endif
+
   static MB_INLINE void add(const bfloat16* a, intptr_t a_row, const bfloat16* b, intptr_t depth, float* sums) {
 #if MB_NATIVE_BFLOAT16
     const auto* panel = reinterpret_cast<const bfloat16_t*>(b);
@@ -132,8 +141,8 @@ struct HalfTile<bfloat16> {
         const bfloat16x8_t first = vld1q_bf16(panel), second = vld1q_bf16(panel + 8);
         panel += kColumns * kGroup;
         unroll<kHalfRows>([&](auto r) MB_LAMBDA {
-          x[r][0] = vbfdotq_laneq_f32(x[r][0], first, row[r], int(i));
-          x[r][1] = vbfdotq_laneq_f32(x[r][1], second, row[r], int(i));
+          x[r][0] = add_pairs<i>(x[r][0], first, row[r]);
+          x[r][1] = add_pairs<i>(x[r][1], second, row[r]);
         });
       });
     }
