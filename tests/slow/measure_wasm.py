@@ -39,11 +39,15 @@ NARROW = ("-DMINBUILD_DISPATCH=0", "-mfma")
 INTRODUCTION = """# WebAssembly
 
 A training step in Node beside this machine's own library on one thread, in turns within one run, the shortest of
-each; written by `python tests/slow/measure_wasm.py`. "128 bits" is the native library without the processor's wider
-vectors, which WebAssembly has no instructions for: the module's own share of the distance is that to this one.
+each, in processor time; written by `python tests/slow/measure_wasm.py`. "128 bits" is the native library without the
+processor's wider vectors, which WebAssembly has no instructions for: the module's own share of the distance is that to
+this one.
 
 """
-HEAD = ("net", "batch", "native", "native, 128 bits", *MODULES, *(f"{m} / 128 bits" for m in MODULES))
+HEAD = (
+    *("net", "batch", "native", "native, 128 bits"),
+    *(f"{module} / {base}" for base in ("native", "128 bits") for module in MODULES),
+)
 
 
 def reduced(folder: Path, out: Path) -> None:
@@ -66,11 +70,11 @@ def narrow(model: CompiledModel, work: Path) -> Library:
 
 
 def native_step(session: Session, inputs: list[np.ndarray]) -> float:
-    since = time.perf_counter()
+    since = time.process_time()
     session.run(TRAIN, inputs)
     session.optimizer_step()
     session.lazy_reset_grad()
-    return 1000 * (time.perf_counter() - since)
+    return 1000 * (time.process_time() - since)
 
 
 def row(folder: Path, batch: int, turns: int, work: Path) -> str:
