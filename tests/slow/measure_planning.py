@@ -1,10 +1,10 @@
 """Processor time of planning over the number of forward nodes: reports/baseline/planning.md.
 
-    python tests/slow/measure_planning.py [--shape mlp|residual] [--once] [NODES...]
+    python tests/slow/measure_planning.py [--shape SHAPE] [--once] [NODES...]
 
-A deep chain is generated, `minbuild artifacts` makes its training artifacts, and everything up to the encoded plan is
-timed in one process. The goals: time per node at 10,000 nodes within 20 % of that at 300, at most 60 s at 10,000 nodes,
-and at most 30 s for the artifacts.
+A deep chain of deep_chains.py is generated, `minbuild artifacts` makes its training artifacts, and everything up to the
+encoded plan is timed in one process. The goals: time per node at 10,000 nodes within 20 % of that at 300, at most 60 s
+at 10,000 nodes, and at most 30 s for the artifacts.
 """
 
 from __future__ import annotations
@@ -16,18 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from deep_chains import SHAPES, chain
 
 HERE = Path(__file__).resolve()
 ROOT = HERE.parents[2]
 sys.path[:0] = [str(ROOT)]
 SIZES = (300, 1_000, 3_000, 10_000)  # forward nodes
-SHAPES = ("mlp", "residual")
-WIDTH = 8
 PLANNING, ARTIFACTS = 60.0, 30.0  # seconds of processor time at the largest size
 SLACK = 1.2  # of the time per node, between the smallest and the largest size
 HEAD = (
@@ -40,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--shape", choices=SHAPES, action="append", help="default: both")
+    parser.add_argument("--shape", choices=SHAPES, action="append", help="default: all")
     parser.add_argument("--once", action="store_true", help="measure in this process, and write no report")
     parser.add_argument("nodes", nargs="*", type=int, help=f"default: {', '.join(map(str, SIZES))}")
     options = parser.parse_args()
@@ -85,49 +81,13 @@ def row(shape: str, nodes: int) -> str:
 
 
 def write_artifacts(shape: str, nodes: int, folder: Path) -> None:
-    """The training artifacts of a chain of about `nodes` forward nodes, with cross-entropy and AdamW."""
+    """The training artifacts of a chain of at most `nodes` forward nodes, with cross-entropy and AdamW."""
     from minbuild.authoring import Recipe, generate_artifacts
 
     path = folder / "chain.onnx"
     path.write_bytes(chain(shape, nodes).SerializeToString())
     generate_artifacts(path, folder, Recipe(loss="cross-entropy", optimizer="adamw"))
     path.unlink()
-
-
-def chain(shape: str, nodes: int) -> ModelProto:
-    """A classifier of about `nodes` nodes: Gemm and Relu in turn, or residual blocks of Gemm, Relu, Gemm, Add."""
-    random = np.random.default_rng(5)
-    weights: list[TensorProto] = []
-
-    def linear(source: str, result: str) -> NodeProto:
-        weight, bias = f"{result}.weight", f"{result}.bias"
-        weights.append(
-            numpy_helper.from_array(random.uniform(-0.3, 0.3, (WIDTH, WIDTH)).astype(np.float32), weight)
-        )
-        weights.append(numpy_helper.from_array(np.zeros(WIDTH, np.float32), bias))
-        return helper.make_node("Gemm", [source, weight, bias], [result], name=result, transB=1)
-
-    def blocks() -> Iterator[NodeProto]:
-        last = "x"
-        for i in range((nodes - 1) // (2 if shape == "mlp" else 4)):
-            yield linear(last, f"block{i}.inner")
-            yield helper.make_node("Relu", [f"block{i}.inner"], [f"block{i}.act"], name=f"block{i}.act")
-            if shape == "mlp":
-                last = f"block{i}.act"
-                continue
-            yield linear(f"block{i}.act", f"block{i}.outer")
-            yield helper.make_node("Add", [last, f"block{i}.outer"], [f"block{i}.sum"], name=f"block{i}.sum")
-            last = f"block{i}.sum"
-        yield linear(last, "logits")
-
-    graph = helper.make_graph(
-        list(blocks()),
-        "chain",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", WIDTH])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", WIDTH])],
-        weights,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 if __name__ == "__main__":

@@ -76,11 +76,13 @@ class Tiles:
         self.loops = [loop for tile in self.loops if (loop := self.loop_in(tile))]
 
     def looped(self, loops: Sequence[range]) -> Procedure:
-        """The procedure with these loops."""
-        work = replace(self.procedure, calls=tuple(self.calls))
+        """The procedure with these loops, which are in order."""
+        names = _Renaming(dict(self.procedure.alias), dict(self.procedure.values))
+        calls = list(self.calls)
         for loop in loops:
-            work = self.with_loop(work, loop)
-        return _with_empty_sums(work)
+            self.rename(calls, loop, names)
+        work = replace(self.procedure, calls=tuple(calls), values=names.values, alias=names.alias)
+        return _with_empty_sums(replace(work, loops=(*work.loops, *loops)))
 
     # ------------------------------------------------------------------------------------------------- finding
 
@@ -172,10 +174,9 @@ class Tiles:
             return None
         return range(min(self.uses[n][0] for n in inner), max(self.uses[n][-1] for n in inner) + 1)
 
-    def with_loop(self, procedure: Procedure, loop: range) -> Procedure:
-        """The procedure with its calls in `loop` seeing one sample of everything."""
-        names = _Renaming(dict(procedure.alias), dict(procedure.values), self.inner(loop))
-        calls = list(procedure.calls)
+    def rename(self, calls: list[Call], loop: range, names: _Renaming) -> None:
+        """Has the calls in `loop` see one sample of everything."""
+        names.inner = self.inner(loop)
         for index in loop:
             call = calls[index]
             sliced = self.sliced_inputs(call) or frozenset()
@@ -184,8 +185,6 @@ class Tiles:
             outputs = tuple(n if i in sums else names.sample(n) for i, n in enumerate(call.outputs))
             added = {i for i in sums if i < len(outputs) and outputs[i]}
             calls[index] = replace(call, inputs=inputs, outputs=outputs, accumulate=call.accumulate | added)
-        loops = tuple(sorted((*procedure.loops, loop), key=lambda each: each.start))
-        return replace(procedure, calls=tuple(calls), values=names.values, alias=names.alias, loops=loops)
 
 
 def _with_empty_sums(procedure: Procedure) -> Procedure:
@@ -214,7 +213,7 @@ class _Renaming:
 
     alias: dict[str, str]
     values: dict[str, Value]
-    inner: set[str]
+    inner: set[str] = field(default_factory=set)  # what only the loop makes and uses
 
     def sample(self, name: str) -> str:
         """Values of the loop's own shrink to one sample; of others it sees one sample under another name."""

@@ -39,15 +39,14 @@ class Effects:
         return self._alias
 
     def share(self, name: str, target: str) -> None:
-        """Has `name` stored in the bytes of `target` from now on."""
+        """Has `name`, which owned its bytes until now, stored in the bytes of `target`."""
         self._alias[name] = target
-        self._owners.clear()
 
     def owner(self, name: str) -> str:
         """The value that owns the bytes of `name`."""
-        found = self._owners.get(name)
-        if found is None:
-            found = self._owners[name] = root(self._alias, name)
+        found = self._owners.get(name, name)
+        if found in self._alias:  # not asked for yet, or the owner shares the bytes of another since
+            found = self._owners[name] = root(self._alias, found)
         return found
 
     def owners(self, names: Iterable[str]) -> frozenset[str]:

@@ -39,13 +39,31 @@ def _with_loops(procedure: Procedure, registry: Registry) -> Procedure:
     if samples == 1 or procedure.loops or any(call.op == LOOP for call in procedure.calls):
         return procedure
     tiles = Tiles(replace(split_calls(procedure, registry), samples=samples), registry)
-    kept = tuple(tiles.loops)
-    least = live_peak(tiles.looped(kept), registry)
-    for loop in tiles.loops:
-        others = tuple(each for each in kept if each != loop)
-        if (peak := live_peak(tiles.looped(others), registry)) <= least:
-            kept, least = others, peak
+    kept = _needed(tiles, registry)
     return tiles.looped(kept) if kept else procedure
+
+
+def _needed(tiles: Tiles, registry: Registry) -> list[range]:
+    """The loops of `tiles` without which more would be live at the peak, each judged with the earlier ones that are
+    needed and all later ones.
+
+    A loop changes what is live at its own calls only, so that memory is counted twice in all, with all loops and with
+    none, and not once for every loop."""
+    looped = tiles.looped(tiles.loops)
+    live, plain = live_bytes(looped, registry), live_bytes(tiles.looped(()), registry)
+    inside = {index for loop in looped.loops for index in loop}
+    looping = [max(live[loop.start : loop.stop]) for loop in looped.loops]
+    later = list(accumulate(reversed(looping), max, initial=0))[-2::-1]  # the most at loops behind each
+    decided = max((each for index, each in enumerate(live) if index not in inside), default=0)
+    least, kept = max(live, default=0), []
+    for loop, most, behind in zip(tiles.loops, looping, later, strict=True):
+        without = max(plain[loop.start : loop.stop])
+        if (peak := max(decided, without, behind)) <= least:
+            least, decided = peak, max(decided, without)
+        else:
+            kept.append(loop)
+            decided = max(decided, most)
+    return kept
 
 
 def lasting_bytes(program: Program) -> int:

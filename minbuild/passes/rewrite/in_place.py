@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
 
 from minbuild.ir import Call, Procedure, Role, Value
 from minbuild.ir.dims import Dim, product
@@ -15,16 +16,17 @@ from minbuild.passes.analysis.liveness import first_writes, last_uses
 def run_in_place(procedure: Procedure, registry: Registry) -> Procedure:
     """Adds an alias from output to input where the operator allows it and the input's bytes die at the call."""
     effects = Effects(procedure, registry)
-    last = last_uses(procedure, effects)
+    last, rounds = last_uses(procedure, effects), _Rounds(procedure, effects)
     for index, call in enumerate(procedure.calls):
         for output, source in registry.ops[call.op].in_place:
             if not _fits(procedure, effects, call, output, source):
                 continue
             target = effects.owner(call.inputs[source])
-            if last[target] == index and _ends_with_round(procedure, effects, call.inputs[source], index):
+            if last[target] == index and rounds.end(call.inputs[source], index):
                 result = _whole(procedure, effects, call.outputs[output])
                 last[target] = max(last[target], last[result])
                 effects.share(result, target)
+                rounds.share(result, target)
                 break
     return _reuse_samples(replace(procedure, alias=dict(effects.aliases)), registry)
 
@@ -62,13 +64,42 @@ def _same(one: Value, other: Value) -> bool:
     return one.type.element == other.type.element and _count(one) == _count(other)
 
 
-def _ends_with_round(procedure: Procedure, effects: Effects, name: str, index: int) -> bool:
-    """True if no later round of a loop around call `index` reads the same bytes."""
-    loop = next((loop for loop in procedure.loops if index in loop), range(0))
-    owner = effects.owner(name)
-    if procedure.values[name].sample:
-        return owner not in _read_whole(procedure, effects, loop)
-    return not loop or any(owner in effects.produces(procedure.calls[i]) for i in loop)
+@dataclass
+class _Rounds:
+    """The loops of one procedure, and for every owner of storage the loops that write it and those of which every
+    round reads it whole."""
+
+    procedure: Procedure
+    effects: Effects
+    loop_at: dict[int, range] = field(init=False)  # call -> the loop that it is in
+    writing: dict[str, set[range]] = field(default_factory=lambda: defaultdict(set))
+    reading: dict[str, set[range]] = field(default_factory=lambda: defaultdict(set))
+
+    def __post_init__(self) -> None:
+        loops = self.procedure.loops
+        self.loop_at = {index: loop for loop in loops for index in loop}
+        for loop in loops:
+            for index in loop:
+                for owner in self.effects.produces(self.procedure.calls[index]):
+                    self.writing[owner].add(loop)
+            for owner in _read_whole(self.procedure, self.effects, loop):
+                self.reading[owner].add(loop)
+
+    def end(self, name: str, index: int) -> bool:
+        """True if no later round of a loop around call `index` reads the same bytes as `name`."""
+        loop = self.loop_at.get(index)
+        if loop is None:
+            return True
+        owner = self.effects.owner(name)
+        if self.procedure.values[name].sample:
+            return loop not in self.reading.get(owner, ())
+        return loop in self.writing.get(owner, ())
+
+    def share(self, name: str, target: str) -> None:
+        """Counts what touches the storage of `name` as touching that of `target`, as `Effects.share` does."""
+        for loops in (self.writing, self.reading):
+            if name in loops:
+                loops[target] |= loops.pop(name)
 
 
 def _read_whole(procedure: Procedure, effects: Effects, loop: range) -> frozenset[str]:
