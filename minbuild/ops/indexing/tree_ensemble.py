@@ -60,13 +60,17 @@ def _modes(attributes: Mapping[str, Any]) -> np.ndarray:
     modes = np.asarray(attributes["nodes_modes"]).reshape(-1)
     if modes.max(initial=0) > _MEMBER:
         raise UnsupportedUse(f"mode {modes.max()} of a node")
-    if any(attributes.get("nodes_missing_value_tracks_true", ())):
-        raise UnsupportedUse("missing values that go the way of true")
     if int(attributes.get("post_transform", 0)) != 0:
         raise UnsupportedUse("a post_transform. Leave it out, and add the operator behind it")
     if int(attributes.get("aggregate_function", _SUM)) not in (_AVERAGE, _SUM):
         raise UnsupportedUse("trees that are aggregated by minimum or maximum; sum and average are supported")
     return modes
+
+
+def _missing(attributes: Mapping[str, Any]) -> np.ndarray:
+    """Per split whether a feature that is NaN goes the way of true, whatever its comparison says."""
+    tracks = np.asarray(attributes.get("nodes_missing_value_tracks_true", ()), bool).reshape(-1)
+    return tracks if tracks.size else np.zeros(len(attributes["nodes_featureids"]), bool)
 
 
 def _tables(attributes: Mapping[str, Any], dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -100,6 +104,10 @@ def _body(b: GraphBuilder) -> Results:
         part = holds.cast(element) * b.constant((modes == mode).astype(element.dtype), element)
         decided = part if decided is None else decided + part
     assert decided is not None
+    missing = _missing(attributes)
+    if missing.any():
+        go_true = b.add("IsNaN", x).cast(element) * b.constant(missing.astype(element.dtype), element)
+        decided = b.add("Max", decided, go_true)
     asked, wanted, weights = _tables(attributes, element.dtype)
     # A path is taken where every split goes its way: the sum is the number asked to be true, and never more.
     taken = (decided @ b.constant(asked, element)).equal(b.constant(wanted, element))
@@ -118,7 +126,7 @@ def _member(b: GraphBuilder, x: Value, modes: np.ndarray) -> Value:
 
 def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
     modes, splits = _modes(attributes), np.asarray(attributes["nodes_splits"]).reshape(-1)
-    sets = iter(_members(attributes, modes))
+    sets, missing = iter(_members(attributes, modes)), _missing(attributes)
     kept = {int(i): next(sets) for i in np.flatnonzero(modes == _MEMBER)}
     y = np.zeros((len(x), int(attributes.get("n_targets", 1))), x.dtype)
     weights = np.asarray(attributes["leaf_weights"]).reshape(-1)
@@ -128,6 +136,7 @@ def _reference(attributes: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
             while not leaf:
                 value = x[row, attributes["nodes_featureids"][node]]
                 holds = value in kept[node] if node in kept else _COMPARE[modes[node]](value, splits[node])
+                holds = holds or (missing[node] and np.isnan(value))
                 way = "true" if holds else "false"
                 leaf = bool(attributes[f"nodes_{way}leafs"][node])
                 node = int(attributes[f"nodes_{way}nodeids"][node])
@@ -155,6 +164,11 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
         for aggregate in (_AVERAGE, _SUM):
             given = {**trees, "nodes_modes": np.array(modes, np.uint8), "aggregate_function": aggregate}
             yield TestCase(f"modes {modes} {aggregate}", (x,), given, smooth=False)
+    holes = np.where(random.random((6, 3)) < 0.4, np.nan, random.standard_normal((6, 3)))
+    given = {**trees, "nodes_modes": np.array((0, 1, 2, 5, 4, 0), np.uint8)}
+    for name, tracks in (("some", (1, 0, 1, 0, 1, 0)), ("other", (0, 1, 0, 1, 0, 1))):
+        given["nodes_missing_value_tracks_true"] = tracks
+        yield TestCase(f"missing values, {name}", (holes,), dict(given), smooth=False)
     whole = random.integers(0, 4, (6, 3)).astype(np.float64)
     given = {**trees, "nodes_modes": np.array((6, 0, 0, 6, 0, 0), np.uint8)}
     given["membership_values"] = np.array([1, 3, np.nan, 0, 2, np.nan], np.float32)
@@ -179,9 +193,11 @@ tree_ensemble = Op(
         "Gather",
         "Greater",
         "GreaterOrEqual",
+        "IsNaN",
         "Less",
         "LessOrEqual",
         "MatMul",
+        "Max",
         "Mul",
         "Not",
         "ReduceMax",
