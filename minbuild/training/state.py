@@ -70,7 +70,7 @@ class CheckpointState:
 
         `include_optimizer_state` adds moments, the step count and the learning rate. Without them, parameters of 2 GB
         and more go into a second file, `<checkpoint_uri>.data`. Raises BadInput when a file cannot be written, and
-        TrainerError for optimizer state beside so many parameters."""
+        TrainerError for optimizer state beside those."""
         path = Path(checkpoint_uri)
         if include_optimizer_state or (held := state._large()) is None:
             write_file(path, state._to_bytes(include_optimizer_state))

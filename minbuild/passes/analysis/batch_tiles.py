@@ -175,7 +175,7 @@ class Tiles:
         return range(min(self.uses[n][0] for n in inner), max(self.uses[n][-1] for n in inner) + 1)
 
     def rename(self, calls: list[Call], loop: range, names: _Renaming) -> None:
-        """Has the calls in `loop` see one sample of everything."""
+        """Has the `calls` in `loop` see one sample of everything, as `names` calls it."""
         names.inner = self.inner(loop)
         for index in loop:
             call = calls[index]

@@ -66,8 +66,8 @@ def _same(one: Value, other: Value) -> bool:
 
 @dataclass
 class _Rounds:
-    """The loops of one procedure, and for every owner of storage the loops that write it and those of which every
-    round reads it whole."""
+    """The loops of one procedure, and for every owner of storage the loops that write it and those that read it whole
+    in every round."""
 
     procedure: Procedure
     effects: Effects
