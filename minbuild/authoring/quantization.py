@@ -47,7 +47,7 @@ def _without_unread(graph: Graph) -> Iterator[Node]:
 
 
 def _is(node: Node | None, *op_types: str) -> bool:
-    return node is not None and node.op_type in op_types and not node.domain
+    return node is not None and node.op_type in op_types and node.domain in ("", MICROSOFT)
 
 
 @dataclass

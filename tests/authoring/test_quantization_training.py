@@ -122,6 +122,19 @@ def test_a_range_that_is_narrower_than_the_type(tmp_path):
     assert "QuantizeLinear" not in kinds and "Clip" not in kinds
 
 
+@pytest.mark.parametrize("kind", [np.int16, np.uint16])
+def test_16_bits_before_onnx_has_them(kind, tmp_path):
+    """As ONNX Runtime's quantizer writes them."""
+    scale = np.float32(3e-5)
+    proto = model(np.asarray(scale), np.asarray(300, kind))
+    for node in proto.graph.node[:2]:
+        node.domain = "com.microsoft"
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    generate_artifacts(proto, loss=LossType.MSELoss, artifact_directory=tmp_path)
+    limits = np.iinfo(kind)
+    check(tmp_path, *wanted(scale, np.asarray(300), limits.min, limits.max))
+
+
 @pytest.mark.parametrize("name", [None, *GRANULARITIES])
 def test_an_exported_model_quantises_as_the_forward_model_did(name, tmp_path):
     """In operators that runtimes for inference have."""

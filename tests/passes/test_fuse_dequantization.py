@@ -13,6 +13,7 @@ from quantized_nets import CLASSES, MODELS, packed, quantized, saved
 
 from minbuild.analysis.measure import tensors_of
 from minbuild.authoring import Recipe, read_source
+from minbuild.authoring.recipe import LoraOptions
 from minbuild.errors import BadInput, Unsupported
 from minbuild.ir import Role
 
@@ -102,6 +103,24 @@ def test_the_report_lists_quantized_weights_by_type_and_packed_bytes(name, kind,
         assert tensor.bytes == (rows * columns * (8 if kind == "int8" else 4) + 7) // 8
     constants = sum(t.bytes for t in tensors if t.use == "constant")
     assert sum(t.bytes for t in codes) < constants <= len(pair.packed.plan.constants)
+
+
+def test_four_bits_before_onnx_has_them(tmp_path):
+    """ONNX Runtime's quantizer writes its own DequantizeLinear for them; it makes the same trainer."""
+    found, attributes = quantized("w", np.random.default_rng(8), (64, CLASSES), "int4 columns")
+    plans = []
+    for domain, opset in (("com.microsoft", 17), ("", 21)):
+        inputs = ["w.q", "w.scale", "w.zero"]
+        nodes = [
+            helper.make_node("DequantizeLinear", inputs, ["w"], domain=domain, **attributes),
+            helper.make_node("MatMul", ["x", "w"], ["y"]),
+        ]
+        recipe = Recipe(loss="cross-entropy", lora=LoraOptions(("*",), 2))
+        plans.append(
+            quantized_models.Pair.of(saved(tmp_path, nodes, found, (64,), opset), recipe).packed.plan
+        )
+    assert plans[0].kernels == plans[1].kernels
+    assert plans[0].constants == plans[1].constants
 
 
 def test_other_readers_of_four_bits_are_named(tmp_path):

@@ -12,6 +12,7 @@ from math import prod
 
 import numpy as np
 
+from minbuild.frontend.onnx.quantization_pairs import MICROSOFT
 from minbuild.ir import ElementType, Graph, Node
 
 
@@ -54,7 +55,8 @@ def _rewritten(
             yield node
             continue
         problem = "only DequantizeLinear reads them"
-        if node.op_type == "DequantizeLinear" and not node.domain and node.inputs[0] in four_bit:
+        dequantizes = node.op_type == "DequantizeLinear" and node.domain in ("", MICROSOFT)
+        if dequantizes and node.inputs[0] in four_bit:
             weights = four_bit[node.inputs[0]]
             point = four_bit.get(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
             found = _format(node, weights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from minbuild.ir import ElementType
 from minbuild.ops.core.definition import FLOAT, Op, TestCase, UnsupportedUse
-from minbuild.ops.core.graph_builder import GraphBuilder
+from minbuild.ops.core.graph_builder import MICROSOFT, GraphBuilder
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.quantization.dequantize import Format, dequantized
 
@@ -203,4 +204,9 @@ dequantize = Op(
     cases=_dequantize_cases,
 )
 
-OPS = (quantize, dequantize)
+# ONNX Runtime's quantizers write these into models of opsets whose own operators lack 16 or 4 bits.
+OPS = (
+    quantize,
+    dequantize,
+    *(replace(op, domain=MICROSOFT, since=(1,), cases=None) for op in (quantize, dequantize)),
+)
