@@ -245,12 +245,8 @@ Status run_divided(ThreadTeam* team, const Call& call, uint32_t kernel) {
     // No vector of a loop over elements begins elsewhere than in an undivided one: single elements at the end of a range
     // may be rounded otherwise.
     constexpr int32_t kWhole = 64;
-    int32_t parts = 2 * team->members;
-    if (size_t(parts) > bytes / kLeastBytes) parts = int32_t(bytes / kLeastBytes);
-    if (parts > d.units) parts = d.units;
-    if (parts > 1) {
-      d.step = (d.units + parts - 1) / parts;
-      if (!by_rows) d.step = (d.step + kWhole - 1) & -kWhole;
+    d.step = int32_t(things_of_part(team, d.units, int64_t(bytes), by_rows ? 1 : kWhole));
+    if (d.step < d.units) {
       run_parts(team, team->members, (d.units + d.step - 1) / d.step, run_part, &d);
 #if MB_COMPILED
       return {static_cast<mb_status>(d.failure)};

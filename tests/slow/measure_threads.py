@@ -1,15 +1,16 @@
 """How far the work of a training step is divided among threads, and what that costs: reports/baseline/threads.md.
 
-    python tests/slow/measure_threads.py [--batch N] [--time] FOLDER...
+    python tests/slow/measure_threads.py [--batches N,N] [--time] FOLDER...
 
 Each FOLDER has training artifacts and, as `batch_N.npz` in it or one folder up, a batch of N samples, the arrays in the
 order of the model's inputs (`bench_large.py --work FOLDER` leaves both). Libraries are built with and without threads.
 
-The share of a step that is divided is counted by processor time, so it does not depend on what else the machine does:
-a pool of the program (mb_options.parallel) runs all parts of a kernel on one thread and adds up their time. From the
-share follows what 2, 4 and 8 equal cores give at most (Amdahl), if memory keeps up and parts come out even. --time
-measures 1 and 2 threads besides, in turns, best of each: by the wall clock, and what the processor time grows by. The
-machine's load meanwhile stands beside it: with more processes than cores the wall clock shows those, not the threads.
+The time of every part of every kernel is counted by processor time, so it does not depend on what else the machine
+does: a library that records it (thread_times.py) runs all of them on one thread. From that follow the share of a step
+that is divided, and what 2, 4 and 8 equal cores would give that take the parts in turns, uneven as they are, if memory
+keeps up. --time measures 1 and 2 threads besides, in turns, best of each: by the wall clock, and what the processor
+time grows by. The machine's load meanwhile stands beside it: with more processes than cores the wall clock shows those,
+not the threads.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
+
+from thread_times import recording_library, step_times  # noqa: E402
 
 from minbuild.codegen.library_builder import build_checked  # noqa: E402
 from minbuild.options.build_options import BuildOptions  # noqa: E402
@@ -44,8 +47,8 @@ INTRODUCTION = f"""# Threads
 
 Written by `python tests/slow/measure_threads.py`: bytes of the library and of a session, without threads and with
 {THREADS}; the share of a training step (forward, backward and update) that is divided among threads, by processor
-time; how many times faster that makes a step on so many equal cores at most, if memory keeps up and parts come out
-even; and, where it was measured (`--time`), how many times faster two threads were than one by the wall clock, how
+time; how many times faster a step is on so many equal cores that take the parts in turns, uneven as they are, if memory
+keeps up; and, where it was measured (`--time`), how many times faster two threads were than one by the wall clock, how
 many times the processor time that took, and the machine's load meanwhile (processes that ran or waited to run, these
 measurements among them): with more than it has cores, the wall clock says little.
 
@@ -58,16 +61,17 @@ class Built:
     def __init__(self, folder: Path, threads: str, work: Path) -> None:
         options = BuildOptions(threads=threads)
         model = compile_model(folder, {}, {}, options=PlanOptions(threads=threads))
-        contents = contents_of([model], build_options=options)
-        library = build_checked(contents, model.registry, host_target(), find_toolchain(None, None, options))
+        self.contents, self.registry = contents_of([model], build_options=options), model.registry
+        self.toolchain = find_toolchain(None, None, options)
+        library = build_checked(self.contents, self.registry, host_target(), self.toolchain)
         self.path = work / f"{threads}.so"
         self.path.write_bytes(library.built.shared)
         self.library, self.bytes = Library(self.path), len(library.built.shared)
         self.plan, self.checkpoint, self.symbols = model.plan_bytes, model.checkpoint, len(model.plan.symbols)
 
-    def session(self, batch: int, **options: object) -> Session:
+    def session(self, batch: int, library: Library | None = None, **options: object) -> Session:
         sizes = [batch] * self.symbols
-        return Session(self.library, self.plan, self.checkpoint, sizes, **options)  # type: ignore[arg-type]
+        return Session(library or self.library, self.plan, self.checkpoint, sizes, **options)  # type: ignore[arg-type]
 
     def memory(self, batch: int) -> int:
         return arena_size(self.library, self.plan, [batch] * self.symbols)
@@ -79,25 +83,19 @@ def step(session: Session, inputs: list[np.ndarray]) -> None:
     session.lazy_reset_grad()
 
 
-def divided(built: Built, batch: int, inputs: list[np.ndarray]) -> float:
-    """The share of the processor time of a step that is spent in parts."""
-    inside = 0.0
-
-    def one_thread(task, count: int) -> None:
-        nonlocal inside
-        since = time.thread_time()
-        task(0)  # takes all parts: no other member of the team comes
-        inside += time.thread_time() - since
-
-    session = built.session(batch, threads=THREADS, parallel=one_thread)
-    step(session, inputs)
-    found = []
-    for _ in range(3):
-        inside, since = 0.0, time.thread_time()
-        step(session, inputs)
-        found.append(inside / (time.thread_time() - since))
-    session.close()
-    return float(np.median(found))
+def divided(built: Built, batch: int, inputs: list[np.ndarray]) -> tuple[float, list[float]]:
+    """The share of the processor time of a step that is spent in parts, and how many times faster it is on each number
+    of CORES."""
+    path = built.path.with_suffix(".recording.so")
+    library = recording_library(built.contents, built.registry, built.toolchain, path)
+    names = [kernel.symbol for kernel in built.contents.kernels]
+    gains = []
+    for cores in CORES:
+        session = built.session(batch, library, threads=cores)
+        times = step_times(library, names, lambda session=session: step(session, inputs))
+        gains.append(times.total / sum(times.longest.values()))
+        session.close()
+    return times.divided, gains
 
 
 def gain(built: Built, batch: int, inputs: list[np.ndarray]) -> tuple[float, float]:
@@ -120,8 +118,8 @@ def row(folder: Path, batch: int, timed: bool, work: Path) -> str:
     with np.load(next(p for p in places if p.is_file())) as arrays:
         inputs = [arrays[name] for name in arrays.files]
     bare, built = (Built(folder, threads, work) for threads in ("off", str(THREADS)))
-    share = divided(built, batch, inputs)
-    most = [f"{1 / (1 - share + share / n):.2f}" for n in CORES]
+    share, gains = divided(built, batch, inputs)
+    most = [f"{gain:.2f}" for gain in gains]
     measured = ["-"] * 3
     if timed:
         measured = [f"{n:.2f}" for n in gain(built, batch, inputs)] + [
@@ -137,7 +135,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--batches", default="1")
     parser.add_argument("--time", action="store_true")
     parser.add_argument("folders", nargs="+", type=Path)
     given = parser.parse_args()
@@ -146,10 +144,11 @@ def main() -> int:
     lines = [f"| {' | '.join(HEADER)} |", f"|{'---|' * len(HEADER)}"]
     with tempfile.TemporaryDirectory() as work:
         for number, folder in enumerate(given.folders):
-            own = Path(work) / str(number)
-            own.mkdir()
-            lines.append(row(folder, given.batch, given.time, own))
-            print(lines[-1], flush=True)
+            for batch in map(int, given.batches.split(",")):
+                own = Path(work) / f"{number}_{batch}"
+                own.mkdir()
+                lines.append(row(folder, batch, given.time, own))
+                print(lines[-1], flush=True)
     (ROOT / "reports/baseline/threads.md").write_text(INTRODUCTION + "\n".join(lines) + "\n")
     return 0
 

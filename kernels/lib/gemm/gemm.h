@@ -245,6 +245,20 @@ MB_NOINLINE void multiply_strided(Gemm<T>& g) {
 }
 #endif
 
+#if MB_THREADS > 1
+// The rows of C from `i` on and its columns from `j` on, so many at most.
+template <class T>
+MB_INLINE Gemm<T> part_of(const Gemm<T>& g, intptr_t i, intptr_t rows, intptr_t j, intptr_t columns) {
+  Gemm<T> some = g;
+  some.m = g.m - i < rows ? g.m - i : rows;
+  some.n = g.n - j < columns ? g.n - j : columns;
+  some.a += i * g.a_row;
+  some.b += j * g.b_col;
+  some.c += i * g.c_row + j * g.c_col;
+  return some;
+}
+#endif
+
 template <class T>
 MB_INLINE void gemm(Gemm<T> g) {
   multiply_strided(g);

@@ -204,27 +204,50 @@ MB_NOINLINE void divide_among(Gemm<T>& g, Team* team, int64_t bytes, intptr_t el
   g.members = room < team->members ? int32_t(room) : team->members;
 }
 
-// The product in parts of some rows and columns, whole tiles, each of them packed by itself.
+// Parts of a product, or of several of the same sizes: their rows and columns, and how many there are of each.
+struct Partition {
+  intptr_t rows, columns, down = 1, across = 1;
+};
+
+// Whole tiles for each part, in turns in which every member has one, such that the last one ends soonest. As each packs its
+// rows and columns by itself, `row` and `column` are multiplications that take as long as packing an element of these.
+// Products of real size take twice as many turns, as threads are not equally fast.
+template <class T>
+MB_NOINLINE Partition partition_of(const Gemm<T>& g, int bytes, int32_t products, int32_t row, int32_t column) {
+  const int32_t members = g.members, tall = packed_tile_rows(bytes), m = g.m, n = g.n,
+                width = int32_t(unsigned(bytes) / sizeof(T)) * kTileVectors;
+  const int32_t least = int64_t(m) * n * g.k < 32 * members * kLeastWork || products > 1 ? 1 : 2;
+  Partition best = {m, n};
+  int64_t shortest = INT64_MAX;
+  for (int32_t across = 1; across <= 2 * members; ++across) {
+    if (across > 1 && (products > 1 || (across - 1) * width >= n)) break;
+    const int32_t columns = ((n + across - 1) / across + width - 1) / width * width;
+    for (int32_t turns = least; turns < least + 3; ++turns) {
+      const int32_t down = turns * members / (across * products);
+      if (down == 0) continue;
+      const int32_t rows = ((m + down - 1) / down + tall - 1) / tall * tall;
+      // Its last rows must be in tiles as those of the whole: see low_rows.
+      if (kTallerTiles && rows < m && m % rows != 0 && m % rows < tall) continue;
+      const int64_t length = turns * (int64_t(rows) * columns + int64_t(row) * rows + int64_t(column) * columns);
+      if (length < shortest) shortest = length, best = {rows, columns};
+    }
+  }
+  best.down = (m + best.rows - 1) / best.rows, best.across = (n + best.columns - 1) / best.columns;
+  return best;
+}
+
+// Multiplications that take as long as packing an element, and as gathering it from elsewhere.
+constexpr int32_t kPackingWork = 8, kGatheringWork = 32;
+
+// The product in parts of some rows and columns, each of them packed by itself.
 template <class T, class... Rows>
 MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack<T> pack, const void* packer,
                                    const T* start, const Rows&... pack_rows) {
   if (g.members < 2 || int64_t(g.m) * g.n * g.k < kLeastWork)
     return multiply_packed<T>(g, bytes, scratch, pack, packer, start, pack_rows...);
-  // Twice as many parts as threads, where that leaves large ones. Each packs its rows and columns by itself: so many
-  // strips of columns that this is the least; whatever else packs B may have to gather it.
-  const intptr_t tiles = 4 * packed_tile_rows(bytes), width = intptr_t(unsigned(bytes) / sizeof(T)) * kTileVectors;
-  intptr_t parts = int64_t(g.m) * g.n * g.k < 32 * g.members * kLeastWork ? g.members : 2 * g.members, strips = parts;
-  if (packer == &g)
-    while (strips > 1 && (strips - 1) * g.m + (parts + strips - 2) / (strips - 1) * g.n <=
-                             strips * g.m + (parts + strips - 1) / strips * g.n)
-      --strips;
-  intptr_t columns = (g.n + strips - 1) / strips, rows = g.m;
-  if (columns < 4 * width) columns = 4 * width;
-  columns = (columns + width - 1) / width * width;
-  const intptr_t across = (g.n + columns - 1) / columns;
-  parts = (parts + across - 1) / across;
-  rows = ((g.m + parts - 1) / parts + tiles - 1) / tiles * tiles;
-  const intptr_t down = (g.m + rows - 1) / rows;
+  const Partition parts = partition_of(g, bytes, 1, sizeof...(Rows) == 0 ? kPackingWork : kGatheringWork,
+                                       packer == &g ? kPackingWork : kGatheringWork);
+  const intptr_t rows = parts.rows, columns = parts.columns, across = parts.across, down = parts.down;
   for_parts(g.team, g.members, across * down, [&](int32_t part, int32_t member) {
     const intptr_t i = part / across * rows, j = part % across * columns;
     Gemm<T> some = g;
@@ -238,18 +261,6 @@ MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack
     multiply_packed<T>(some, bytes, scratch + member * g.share, plain ? pack : LaterColumns<T>::run,
                        plain ? static_cast<const void*>(&some) : &later, start ? start + j : nullptr, pack_rows...);
   });
-}
-
-// The rows of C from `i` on and its columns from `j` on, so many at most.
-template <class T>
-MB_INLINE Gemm<T> part_of(const Gemm<T>& g, intptr_t i, intptr_t rows, intptr_t j, intptr_t columns) {
-  Gemm<T> some = g;
-  some.m = g.m - i < rows ? g.m - i : rows;
-  some.n = g.n - j < columns ? g.n - j : columns;
-  some.a += i * g.a_row;
-  some.b += j * g.b_col;
-  some.c += i * g.c_row + j * g.c_col;
-  return some;
 }
 
 // multiply_few in parts of some columns, as many as its blocks or whole tiles have; long ones where rows of B are read.

@@ -127,7 +127,11 @@ struct PackedConv : Weights... {
       if (room > 1) members = room < c.team->members ? int32_t(room) : c.team->members;
     }
 #endif
+#if MB_THREADS > 1
+    clear_in_parts(c.team, planes, size_t(all) * sizeof(T));
+#else
     clear_bytes(planes, size_t(all) * sizeof(T));
+#endif
     if (!in_place) c.find_places(places);
     for (int tap = 0; exchanged && tap < c.taps / 2; ++tap) exchange(places[tap], places[c.taps - 1 - tap]);
     constexpr int kRow = C::kLast;
@@ -153,25 +157,24 @@ struct PackedConv : Weights... {
 
   // Rows of outputs of some images side by side, or back.
   void gather_outputs(T* y, intptr_t y_step, int count, bool back) const {
+#if MB_THREADS > 1
+    const intptr_t rows = intptr_t(filters) * count;
+    for_ranges(c.team, rows, rows * image * sizeof(T), 1, [&](intptr_t first, intptr_t some) {
+      for (intptr_t row = first; row < first + some; ++row) {
+        T *own = y + row % count * y_step + row / count * image, *side = grid + row * image;
+        copy_bytes(back ? own : side, back ? side : own, size_t(image) * sizeof(T));
+      }
+    });
+#else
     for (int i = 0; i < count; ++i, y += y_step)
       for (int m = 0; m < filters; ++m) {
         T *own = y + m * image, *side = grid + (intptr_t(m) * count + i) * image;
         copy_bytes(back ? own : side, back ? side : own, size_t(image) * sizeof(T));
       }
+#endif
   }
 
 #if MB_THREADS > 1
-  // work(first, count, member) for all of `count` channels or filters, which have `elements` each, in parts.
-  template <class Work>
-  MB_INLINE void in_parts(intptr_t count, int64_t elements, const Work& work) const {
-    const intptr_t some = count * elements * intptr_t(sizeof(T)) < 2 * kLeastBytes ? count : part_of(count);
-    if (some == count) return work(0, count, 0);
-    for_parts(c.team, members, (count + some - 1) / some, [&](int32_t part, int32_t member) {
-      const intptr_t first = part * some;
-      work(first, count - first < some ? count - first : some, member);
-    });
-  }
-  intptr_t part_of(intptr_t count) const { return members < 2 ? count : (count + 2 * members - 1) / (2 * members); }
   // Some channels of all images of a pass to their planes, or back.
   void move_channels(T* x, intptr_t x_step, intptr_t first, intptr_t some, int count, bool back) const {
     auto part = c.xs;
@@ -180,8 +183,8 @@ struct PackedConv : Weights... {
       part.move(x + i * x_step + first * in_image, planes + i * planes_step + first * c.xs.step, back);
   }
   // Input gradients of some channels: rows of X of as many as there is room for, added to their planes.
-  void make_inputs(T* x, intptr_t x_step, const T* y, const T* w, int count, intptr_t first, intptr_t some,
-                   int32_t member) const {
+  MB_NOINLINE void make_inputs(T* x, intptr_t x_step, const T* y, const T* w, int count, intptr_t first, intptr_t some,
+                               int32_t member) const {
     const TapRows<T> tap_rows = {planes, places, c.taps, c.xs.step, rows};
     const intptr_t outputs = count * image;
     T* const own = made + member * share;
@@ -234,8 +237,8 @@ struct PackedConv : Weights... {
     T* out = images == 1 ? y : grid;
 #if MB_THREADS > 1
     if (c.propagation != C::kInputs)
-      in_parts(channels, count * c.xs.step,
-               [&](intptr_t first, intptr_t some, int32_t) { move_channels(x, x_step, first, some, count, false); });
+      for_ranges(c.team, channels, int64_t(count) * planes_step * sizeof(T), 1,
+                 [&](intptr_t first, intptr_t some) { move_channels(x, x_step, first, some, count, false); });
 #else
     if (c.propagation == C::kInputs) clear_bytes(planes, size_t(count * planes_step) * sizeof(T));
     else
@@ -256,9 +259,17 @@ struct PackedConv : Weights... {
       multiply(product(outputs, out, outputs, w, nullptr, 0), pack_panels<T, TransposedPacker<T>>, &packer);
     } else {
 #if MB_THREADS > 1
-      in_parts(channels, c.taps * outputs, [&](intptr_t first, intptr_t some, int32_t member) {
-        make_inputs(x, x_step, out, w, count, first, some, member);
-      });
+      const int64_t work = int64_t(depth) * filters * outputs;
+      const intptr_t parts = members < 2 || work < kLeastWork   ? 1
+                             : work < 32 * members * kLeastWork ? members
+                                                                : 2 * members;
+      const intptr_t some = (channels + parts - 1) / parts;
+      const auto make = [&](int32_t part, int32_t member) {
+        const intptr_t first = part * some;
+        make_inputs(x, x_step, out, w, count, first, channels - first < some ? channels - first : some, member);
+      };
+      if (parts == 1) make(0, 0);
+      else for_parts(c.team, members, (channels + some - 1) / some, make);
 #else
       for (intptr_t j = 0; j < outputs; j += kMadeColumns) {
         Gemm<T> g = product(outputs - j, out + j, outputs, w, made, 0);

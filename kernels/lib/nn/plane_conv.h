@@ -185,7 +185,7 @@ struct PlaneConv : StoredWeights<T, Features> {
     share = (reinterpret_cast<T*>(places) - planes + kWhole - 1) & -kWhole;
     const int64_t room = (bytes.data + bytes.count - reinterpret_cast<char*>(shares)) / (share * int64_t(sizeof(T)));
     const int64_t work = int64_t(batch) * groups * ys.channels * ys.image * channels_and_taps();
-    if (groups > 1 && team != nullptr && room > 0 && work >= kLeastWork / 4) {
+    if (groups > 1 && team != nullptr && room > 0 && work >= kLeastWork / 16) {
       members = room + 1 < team->members ? int32_t(room + 1) : team->members;
       clear_bytes(shares, size_t((members - 1) * share) * sizeof(T));
     }
@@ -233,6 +233,17 @@ struct PlaneConv : StoredWeights<T, Features> {
       if (this->matrix) return this->multiply_outputs(product, pack_with<T, PlanePacker<T>>, &rows);
 #endif
     }
+#if MB_THREADS > 1
+    // Pointwise, without groups that the threads share: rows of the product, which parts must not turn into dot products.
+    constexpr int kWhole = 64 / sizeof(T);
+    if (pointwise() && groups == 1 && (propagation != kWeightGradient || channels % kWhole == 0)) {
+      const int64_t bytes = int64_t(product.m) * product.n * product.k / (kLeastWork / (2 * kLeastBytes));
+      return for_ranges(team, product.m, bytes, kWhole, [&](intptr_t first, intptr_t rows) {
+        Gemm<T> part = part_of(product, first, rows, 0, product.n);
+        multiply_strided(part);
+      });
+    }
+#endif
     if (propagation == kWeightGradient || pointwise()) return multiply_strided(product);
     const int bytes = vector_bytes();
     // For inputs, rows of Y are whole tiles: read in place.

@@ -7,6 +7,7 @@
 #define MINBUILD_LIB_THREADS_PARALLEL_H_
 
 #include "lib/simd/vec.h"
+#include "lib/types/bytes.h"
 
 #if __has_include("minbuild/config.h")
 #include "minbuild/config.h"
@@ -41,6 +42,42 @@ MB_INLINE void for_parts(Team* team, int32_t members, intptr_t parts, const Body
 }
 
 MB_INLINE int32_t members_of(const Team* team) { return team == nullptr ? 1 : team->members; }
+
+// How many of `all` things, which are so many bytes, each part of a call has: a multiple of `whole`. Two parts for each
+// member where they are large, as threads are not equally fast, and come out even; all where dividing costs more than it
+// saves.
+MB_NOINLINE inline intptr_t things_of_part(const Team* team, intptr_t all, int64_t bytes, intptr_t whole) {
+  const intptr_t members = members_of(team);
+  if (members == 1 || bytes < 2 * kLeastBytes) return all;
+  const intptr_t units = (all + whole - 1) / whole, half = (units + 2 * members - 1) / (2 * members),
+                 some = (units + members - 1) / members;
+  return (bytes < 2 * members * kLeastBytes || 17 * some < 32 * half ? some : half) * whole;
+}
+
+// Calls task(work, first, count) for ranges of `all` things, which are so many bytes, in parts as above.
+using Range = void (*)(const void* work, intptr_t first, intptr_t count);
+MB_NOINLINE inline void run_ranges(Team* team, intptr_t all, int64_t bytes, intptr_t whole, Range task,
+                                   const void* work) {
+  const intptr_t some = things_of_part(team, all, bytes, whole);
+  if (some >= all) return task(work, 0, all);
+  for_parts(team, team->members, (all + some - 1) / some, [&](int32_t part, int32_t) {
+    const intptr_t first = part * some;
+    task(work, first, all - first < some ? all - first : some);
+  });
+}
+
+// The same with a lambda (first, count).
+template <class Body>
+MB_INLINE void for_ranges(Team* team, intptr_t all, int64_t bytes, intptr_t whole, const Body& body) {
+  run_ranges(
+      team, all, bytes, whole,
+      [](const void* work, intptr_t first, intptr_t count) { (*static_cast<const Body*>(work))(first, count); }, &body);
+}
+
+MB_NOINLINE inline void clear_in_parts(Team* team, void* at, size_t size) {
+  for_ranges(team, intptr_t(size), int64_t(size), 4096,
+             [&](intptr_t first, intptr_t count) { clear_bytes(static_cast<char*>(at) + first, size_t(count)); });
+}
 
 #endif
 

@@ -23,11 +23,23 @@ struct Slices {
 
   // slice(at_part, at_whole) for the first elements of every slice. A damaged plan may put what is written over the
   // indices, so they are not what they were.
+#if MB_THREADS > 1
+  template <class Slice>
+  MB_INLINE Status each(Slice slice) const {
+    return each(slice, 0, count);
+  }
+  template <class Slice>
+  MB_INLINE Status each(Slice slice, int first, int end) const {
+    for (int a = 0; a < outer; ++a) {
+      int part = (a * count + first) * inner;
+      for (int i = first; i < end; ++i, part += inner) {
+#else
   template <class Slice>
   MB_INLINE Status each(Slice slice) const {
     int part = 0;
     for (int a = 0; a < outer; ++a) {
       for (int i = 0; i < count; ++i, part += inner) {
+#endif
         I at = indices[i];
         if (at < 0) at += static_cast<I>(size);
         if (static_cast<uint64_t>(at) >= static_cast<uint64_t>(size)) return Status::kBadValue;
@@ -45,13 +57,23 @@ Status gather(const Call& call) {
   if (status != Status::kOk) return status;
   T* to = call[0].as<T>();
   const T* from = call[1].as<T>();
-  return slices.each([&](int part, int whole) MB_LAMBDA {
+  const auto copy = [&](int part, int whole) MB_LAMBDA {
     if (slices.inner == 1) {
       to[part] = from[whole];
     } else {
       copy_bytes(to + part, from + whole, slices.inner * sizeof(T));
     }
+  };
+#if MB_THREADS > 1
+  uint32_t failed = 0;
+  for_ranges(call.team, slices.count, call[0].count * int64_t(sizeof(T)), 1, [&](intptr_t first, intptr_t count) {
+    if (slices.each(copy, int(first), int(first + count)) != Status::kOk)
+      __atomic_store_n(&failed, 1u, __ATOMIC_RELAXED);
   });
+  return failed == 0 ? Status::kOk : Status::kBadValue;
+#else
+  return slices.each(copy);
+#endif
 }
 
 // dx = 0, then dx[index] += dy for every index: they may repeat.
@@ -65,24 +87,21 @@ Status gather_grad(const Call& call) {
   const T* from = call[1].as<T>();
 #if MB_THREADS > 1
   // Parts are some slices of dx; each adds those of dy that belong there, in their order.
-  const int members = members_of(call.team), all = dx.count / (slices.inner > 0 ? slices.inner : 1);
-  if (members > 1 && dx.count * int64_t(sizeof(T)) >= 2 * kLeastBytes) {
-    const int some = (all + 2 * members - 1) / (2 * members);
-    uint32_t failed = 0;
-    for_parts(call.team, members, (all + some - 1) / some, [&](int32_t number, int32_t) {
-      const int first = number * some * slices.inner, rest = dx.count - first;
-      const int size = rest / slices.inner < some ? rest : some * slices.inner;
-      if (!call.adds(0)) clear_bytes(to + first, size * sizeof(T));
-      const Status found = slices.each([&](int part, int whole) MB_LAMBDA {
-        if (whole >= first && whole - first < size) add_range<T>(to + whole, from + part, slices.inner);
-      });
-      if (found != Status::kOk) __atomic_store_n(&failed, 1u, __ATOMIC_RELAXED);
+  const int inner = slices.inner, all = dx.count / (inner > 0 ? inner : 1);
+  uint32_t failed = 0;
+  for_ranges(call.team, all, dx.count * int64_t(sizeof(T)), 1, [&](intptr_t some, intptr_t count) {
+    const int first = int(some) * inner, size = int(count) * inner;
+    if (!call.adds(0)) clear_bytes(to + first, size * sizeof(T));
+    const Status found = slices.each([&](int part, int whole) MB_LAMBDA {
+      if (whole >= first && whole - first < size) add_range<T>(to + whole, from + part, inner);
     });
-    return failed == 0 ? Status::kOk : Status::kBadValue;
-  }
-#endif
+    if (found != Status::kOk) __atomic_store_n(&failed, 1u, __ATOMIC_RELAXED);
+  });
+  return failed == 0 ? Status::kOk : Status::kBadValue;
+#else
   if (!call.adds(0)) clear_bytes(to, dx.count * sizeof(T));
   return slices.each([&](int part, int whole) MB_LAMBDA { add_range<T>(to + whole, from + part, slices.inner); });
+#endif
 }
 
 MB_INSTANTIATE_GATHER

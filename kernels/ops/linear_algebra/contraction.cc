@@ -9,20 +9,27 @@
 namespace minbuild {
 
 #if MB_THREADS > 1
-// The products for all indices of the axes before the matrices, side by side where there are several, else each in parts.
+// The products for all indices of the axes before the matrices, side by side, and each in parts of some rows where these are
+// few.
 template <class T>
 MB_INLINE void multiply_side_by_side(const Axes& axes, Gemm<T> g, const Tensor* scratch, const T* start) {
   intptr_t products = 1;
   for (int axis = 0; axis < axes.rows; ++axis) products *= axes.sizes[axis];
-  if (g.members < 2 || products < g.members || int64_t(g.m) * g.n * g.k * products < kLeastWork)
+  if (g.members < 2 || products < 2 || int64_t(g.m) * g.n * g.k * products < kLeastWork)
     return axes.multiply(g, 0, scratch, start);
-  const intptr_t parts = 4 * g.members, each = (products + parts - 1) / parts;
-  for_parts(g.team, g.members, (products + each - 1) / each, [&](int32_t part, int32_t member) {
-    const intptr_t first = part * each, end = first + each < products ? first + each : products;
-    for (intptr_t product = first; product < end; ++product) {
-      Gemm<T> one = g;
+  Partition parts = {g.m, g.n};
+  if (products < 4 * g.members && takes_packing(g)) {
+    const Partition finer = partition_of(g, widest_bytes(), int32_t(products), kPackingWork, kPackingWork);
+    // The last rows, too, are packed, as all of them together: sums have another order where they are not.
+    if (takes_packing(part_of(g, (finer.down - 1) * finer.rows, finer.rows, 0, g.n))) parts = finer;
+  }
+  const intptr_t all = products * parts.down, each = (all + 4 * g.members - 1) / (4 * g.members);
+  for_parts(g.team, g.members, (all + each - 1) / each, [&](int32_t part, int32_t member) {
+    const intptr_t first = part * each, end = first + each < all ? first + each : all;
+    for (intptr_t number = first; number < end; ++number) {
+      Gemm<T> one = part_of(g, number % parts.down * parts.rows, parts.rows, 0, g.n);
       one.members = 1;
-      intptr_t left = product;
+      intptr_t left = number / parts.down;
       for (int axis = axes.rows - 1; axis >= 0; --axis) {
         const intptr_t i = left % axes.sizes[axis];
         left /= axes.sizes[axis];

@@ -19,22 +19,17 @@ Status copy_piece(const Call& call) {
   T *to = y.as<T>() + (out ? 0 : at), *from = x.as<T>() + (out ? at : 0);
   int to_stride = out ? width : stride, from_stride = out ? stride : width;
 #if MB_THREADS > 1
-  const int members = members_of(call.team), count = piece.count;
-  if (members > 1 && int64_t(count) * int64_t(sizeof(T)) >= 2 * kLeastBytes) {
-    const int each = (count - 1) / (2 * members) + 1;
-    for_parts(call.team, members, (count - 1) / each + 1, [&](int32_t part, int32_t) {
-      // A part begins and ends anywhere in a row: weights of one row are divided, too.
-      int left = count - part * each < each ? count - part * each : each;
-      int row = part * each / width, column = part * each % width;
-      for (int some; left > 0; left -= some, ++row, column = 0) {
-        some = width - column < left ? width - column : left;
-        copy_bytes(to + row * to_stride + column, from + row * from_stride + column, some * sizeof(T));
-      }
-    });
-    return Status::kOk;
-  }
-#endif
+  for_ranges(call.team, piece.count, piece.count * int64_t(sizeof(T)), 1, [&](intptr_t first, intptr_t count) {
+    // A part begins and ends anywhere in a row: weights of one row are divided, too.
+    int left = int(count), row = int(first) / width, column = int(first) % width;
+    for (int some; left > 0; left -= some, ++row, column = 0) {
+      some = width - column < left ? width - column : left;
+      copy_bytes(to + row * to_stride + column, from + row * from_stride + column, some * sizeof(T));
+    }
+  });
+#else
   for (int i = 0; i < rows; ++i, to += to_stride, from += from_stride) copy_bytes(to, from, width * sizeof(T));
+#endif
   return Status::kOk;
 }
 

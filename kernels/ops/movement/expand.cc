@@ -57,9 +57,18 @@ Status expand(const Call& call) {
   }
   int step = moves >> 1 & 1, row = moves & 1 ? (step ? columns : 1) : 0;
   if (rows * columns != y.count || x.count != (row ? rows : 1) * (step ? columns : 1)) return Status::kBadPlan;
+#if MB_THREADS > 1
+  for_ranges(call.team, rows, y.count * int64_t(sizeof(T)), 1, [&](intptr_t first, intptr_t count) {
+    T *to = y.as<T>() + first * columns, *from = x.as<T>() + first * row;
+#else
   T *to = y.as<T>(), *from = x.as<T>();
-  for (int i = 0; i < rows; ++i, from += row)
-    for (int j = 0; j < columns; ++j) *to++ = static_cast<T>(from[j * step] * factor);
+  const intptr_t count = rows;
+#endif
+    for (intptr_t i = 0; i < count; ++i, from += row)
+      for (int j = 0; j < columns; ++j) *to++ = static_cast<T>(from[j * step] * factor);
+#if MB_THREADS > 1
+  });
+#endif
   return Status::kOk;
 }
 

@@ -96,24 +96,20 @@ MB_NOINLINE Status each_channel(const Call& call, int x, int count, int whole, v
     steps[i] = is_whole ? ch.length : 1;
   }
 #if MB_THREADS > 1
-  if (members_of(call.team) > 1 && int64_t(layout.count) * int64_t(sizeof(T)) >= 2 * kLeastBytes) {
-    const int some = (channels + 4 * call.team->members - 1) / (4 * call.team->members);
-    for_parts(call.team, call.team->members, (channels + some - 1) / some, [&](int32_t part, int32_t) {
-      const int first = part * some;
-      for (int c = first; c < channels && c < first + some; ++c) {
-        Channel<T> one = ch;  // `work` changes it
-        const int* step = steps;
-        for (T*& each : one.at) each += intptr_t(c) * *step++;  // steps of what is not there are 0
-        work(one, call);
-      }
-    });
-    return Status::kOk;
-  }
-#endif
+  for_ranges(call.team, channels, layout.count * int64_t(sizeof(T)), 1, [&](intptr_t first, intptr_t some) {
+    for (intptr_t c = first; c < first + some; ++c) {
+      Channel<T> one = ch;  // `work` changes it
+      const int* step = steps;
+      for (T*& each : one.at) each += c * *step++;  // steps of what is not there are 0
+      work(one, call);
+    }
+  });
+#else
   for (int c = 0; c < channels; ++c) {
     work(ch, call);
     for (int i = 0; i < count; ++i) ch.at[i] += steps[i];
   }
+#endif
   return Status::kOk;
 }
 

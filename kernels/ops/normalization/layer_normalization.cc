@@ -108,19 +108,18 @@ struct PartOfRows {
   uint32_t whole, narrow, absent = 0;
 
   void run_all() const {
-    const int members = call.team->members, some = (rows.count + 2 * members - 1) / (2 * members);
-    for_parts(call.team, members, (rows.count + some - 1) / some, [&](int32_t part, int32_t) {
-      const int first = part * some, count = rows.count - first < some ? rows.count - first : some;
+    const int64_t bytes = int64_t(rows.count) * rows.length * int64_t(sizeof(T));
+    for_ranges(call.team, rows.count, bytes, kTogether, [&](intptr_t first, intptr_t count) {
       Tensor own[Arguments];
       for (int i = 0; i < Arguments; ++i) {
         own[i] = call[i];
         if (absent >> i & 1) own[i].data = nullptr;
         const int each = whole >> i & 1 ? rows.length : narrow >> i & 1;
         if (!own[i] || each == 0) continue;
-        own[i].data += intptr_t(first) * each * intptr_t(sizeof(T));
-        own[i].count = count * each;
+        own[i].data += first * each * intptr_t(sizeof(T));
+        own[i].count = int(count) * each;
       }
-      own[Arguments - 1].dims[0] = count, own[Arguments - 1].count = count * rows.length;
+      own[Arguments - 1].dims[0] = int(count), own[Arguments - 1].count = int(count) * rows.length;
       Call one = call;
       one.middle = own + Call::kMiddle, one.team = nullptr;
       kernel(one);
@@ -181,29 +180,56 @@ Status layer_norm(const Call& call) {
 template <class T>
 Status layer_norm_grad(const Call& call);
 
+// d_bias += dy and d_scale += dy (x - mean) inverse for some entries, over all rows in their order: as RunSums does.
+template <class T>
+struct EntrySums {
+  T *d_scale, *d_bias;  // one may be null
+  const T *dy, *x, *mean, *inverse;
+  int rows, length, first, end;
+
+  template <class V, int kCount>
+  MB_INLINE void add(int at) const {
+    V scale[kCount], bias[kCount];
+    unroll<kCount>([&](auto i) MB_LAMBDA {
+      scale[i] = d_scale ? V::load(d_scale + at + i * V::size) : V(T(0));
+      bias[i] = d_bias ? V::load(d_bias + at + i * V::size) : V(T(0));
+    });
+    for (intptr_t row = 0, place = at; row < rows; ++row, place += length)
+      unroll<kCount>([&](auto i) MB_LAMBDA {
+        const V u = V::load(dy + place + i * V::size);
+        const V from_x = V::load(x + place + i * V::size) - V(mean ? mean[row] : T(0));
+        bias[i] = bias[i] + u;
+        scale[i] = muladd(u * from_x, V(inverse[row]), scale[i]);
+      });
+    unroll<kCount>([&](auto i) MB_LAMBDA {
+      if (d_scale) scale[i].store(d_scale + at + i * V::size);
+      if (d_bias) bias[i].store(d_bias + at + i * V::size);
+    });
+  }
+  template <class W>
+  static MB_INLINE void run(const EntrySums* of) {
+    using V = typename W::template of<T>;
+    constexpr int kColumns = 4;
+    const EntrySums sums = *of;
+    int at = sums.first;
+    for (; at <= sums.end - kColumns * V::size; at += kColumns * V::size) sums.template add<V, kColumns>(at);
+    for (; at <= sums.end - V::size; at += V::size) sums.template add<V, 1>(at);
+    for (; at < sums.end; ++at) sums.template add<Vec<T, 1>, 1>(at);
+  }
+};
+
 // The gradients where each element of a row has its own entry: those of the entries, each of which is the sum over all
 // rows in their order; then those of x row by row, which may overwrite dy or x.
 template <class T>
 MB_NOINLINE void gradients_in_parts(const Call& call, const Rows<T>& rows) {
-  const int members = call.team->members, length = rows.length;
-  T *const d_scale = call[1].as<T>(), *const d_bias = call[2].as<T>();
-  constexpr int kWhole = 64;  // vectors begin where they do in a whole row
-  const int columns = ((length + 2 * members - 1) / (2 * members) + kWhole - 1) & -kWhole;
-  auto add_rows = [&](int32_t part, int32_t) {
-    const int first = part * columns;
-    Run<T> r = {};
-    r.each = true, r.length = length - first < columns ? length - first : columns;
-    r.scale = call[5].as<T>() + first;
-    if (d_scale) r.d_scale = d_scale + first;
-    if (d_bias) r.d_bias = d_bias + first;
-    for (int row = 0; row < rows.count; ++row) {
-      const intptr_t at = intptr_t(row) * length + first;
-      r.mean = call[6] ? call[6].as<T>()[row] : T(0), r.a = call[7].as<T>()[row];
-      r.x = call[4].as<T>() + at, r.dy = call[3].as<T>() + at;
-      dispatch<RunSums<T>>(&r);
-    }
-  };
-  if (d_scale || d_bias) for_parts(call.team, members, (length + columns - 1) / columns, add_rows);
+  const int64_t bytes = int64_t(rows.count) * rows.length * int64_t(sizeof(T));
+  constexpr int kWhole = 64 / sizeof(T);  // vectors begin where they do in a whole row
+  if (call[1] || call[2])
+    for_ranges(call.team, rows.length, bytes, kWhole, [&](intptr_t first, intptr_t columns) {
+      EntrySums<T> sums = {call[1].as<T>(), call[2].as<T>(), call[3].as<T>(), call[4].as<T>(), call[6].as<T>(),
+                           call[7].as<T>(), rows.count,      rows.length,     int(first),      int(first + columns)};
+      dispatch_or_single<EntrySums<T>, T>(&sums);
+    });
   if (call[0]) {
     const uint32_t whole = 1u << 0 | 1u << 3 | 1u << 4, narrow = 1u << 6 | 1u << 7, entries = 1u << 1 | 1u << 2;
     const PartOfRows<T, 9> part = {call, rows, layer_norm_grad<T>, whole, narrow, entries};

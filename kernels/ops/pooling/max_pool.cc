@@ -30,6 +30,13 @@ MB_INLINE Bits mask_if(bool yes) {
   return static_cast<Bits>(mask);
 }
 
+// Nothing was found in so many windows.
+template <class T, class I>
+MB_INLINE void start_windows(T* y, I* marks, int count) {
+  for (int i = 0; i < count; ++i) y[i] = -static_cast<T>(__builtin_inff());
+  clear_bytes(marks, count * sizeof(I));
+}
+
 // Every window of every plane, tap by tap, so that each row of outputs is one plain loop. Forward, y becomes the
 // largest of each window, and marks say which that is, the first of equals: by its tap in the window if they are bytes,
 // else as ONNX has it, by its place in x. Backward, x collects y where marks say so.
@@ -51,8 +58,10 @@ MB_INLINE Status pool_planes(const Call& call, const Tensor& x, const Tensor& y,
   // One loop over taps and one over planes, whose places are counted along: fewer counters to keep.
   const unsigned taps = depth_taps * h.taps * w.taps;
 #if MB_THREADS > 1
-  const int before = first * size[1] * size[2] * size[3];
-  to += before, mark += before;
+  const int outputs = size[1] * size[2] * size[3], inputs = from[1] * from[2] * from[3];
+  to += first * outputs, mark += first * outputs;
+  if (backward) clear_bytes(x.as<T>() + first * inputs, (last - first) * inputs * sizeof(T));
+  else start_windows(to, mark, (last - first) * outputs);
 #endif
   if (kVolumes) first *= size[1], last *= size[1];
   for (int p = first; p < last; ++p) {
@@ -89,20 +98,11 @@ template <class T, class I>
 MB_NOINLINE Status pool(const Call& call, const Tensor& x, const Tensor& y, const Tensor& marks, bool backward) {
 #if MB_THREADS > 1
   // Parts are some planes.
-  const int members = members_of(call.team), all = call[4].dims[0];
-  int some = all;
   uint32_t failed = 0;
-  const auto run = [&](int32_t part, int32_t) {
-    const int first = part * some, rest = all - first;
-    if (pool_planes<T, I>(call, x, y, marks, backward, first, first + (rest < some ? rest : some)) != Status::kOk)
+  for_ranges(call.team, call[4].dims[0], x.count * int64_t(sizeof(T)), 1, [&](intptr_t first, intptr_t some) {
+    if (pool_planes<T, I>(call, x, y, marks, backward, int(first), int(first + some)) != Status::kOk)
       __atomic_store_n(&failed, 1u, __ATOMIC_RELAXED);
-  };
-  if (members > 1 && all > 0 && y.count * int64_t(sizeof(T)) >= 2 * kLeastBytes) {
-    some = (all + 4 * members - 1) / (4 * members);
-    for_parts(call.team, members, (all + some - 1) / some, run);
-  } else {
-    run(0, 0);
-  }
+  });
   return failed == 0 ? Status::kOk : Status::kTooLarge;
 #else
   return pool_planes<T, I>(call, x, y, marks, backward, 0, call[4].dims[0]);
@@ -112,9 +112,9 @@ MB_NOINLINE Status pool(const Call& call, const Tensor& x, const Tensor& y, cons
 // x: [N,C,...]  y: [N,C,...]  indices: like y
 template <class T, class I>
 Status max_pool(const Call& call) {
-  const Tensor &y = call[0], &indices = call[1];
-  for (int i = 0; i < y.count; ++i) y.as<T>()[i] = -static_cast<T>(__builtin_inff());
-  clear_bytes(indices.data, indices.count * sizeof(I));
+#if MB_THREADS == 1
+  start_windows(call[0].as<T>(), call[1].as<I>(), call[0].count);
+#endif
   return pool<T, I>(call, call[2], call[0], call[1], false);
 }
 
@@ -122,7 +122,9 @@ Status max_pool(const Call& call) {
 template <class T, class I>
 Status max_pool_grad(const Call& call) {
   const Tensor& dx = call[0];
+#if MB_THREADS == 1
   clear_bytes(dx.data, dx.count * sizeof(T));
+#endif
   return pool<T, I>(call, dx, call[1], call[2], true);
 }
 

@@ -3,6 +3,27 @@
 
 namespace minbuild {
 
+#if MB_THREADS > 1
+// sums[i] += the i-th element of every row, in their order
+template <class T, class V, int kCount>
+MB_INLINE void add_columns_to(T* sums, const T* x, int rows, intptr_t step) {
+  V all[kCount];
+  unroll<kCount>([&](auto i) MB_LAMBDA { all[i] = V::load(sums + i * V::size); });
+  for (; rows > 0; --rows, x += step)
+    unroll<kCount>([&](auto i) MB_LAMBDA { all[i] = all[i] + V::load(x + i * V::size); });
+  unroll<kCount>([&](auto i) MB_LAMBDA { all[i].store(sums + i * V::size); });
+}
+template <class T>
+MB_NOINLINE void add_rows_to(T* sums, const T* x, int rows, intptr_t step, int columns) {
+  using V = Width<kNarrowBytes>::of<T>;
+  constexpr int kCount = 4;
+  int i = 0;
+  for (; i <= columns - kCount * V::size; i += kCount * V::size)
+    add_columns_to<T, V, kCount>(sums + i, x + i, rows, step);
+  for (; i < columns; ++i) add_columns_to<T, Vec<T, 1>, 1>(sums + i, x + i, rows, step);
+}
+#endif
+
 // x: [A,K,R,I,Q], summed over A, R and Q  y: [K,I]  The groups are x's axes folded together.
 template <class T>
 Status reduce(const Call& call) {
@@ -18,25 +39,29 @@ Status reduce(const Call& call) {
   if (!call.adds(0)) clear_bytes(to, y.count * sizeof(T));
   for (int i = 0; mean && i < y.count; ++i) to[i] *= divisor;
 #if MB_THREADS > 1
-  // Every sum is one thread's: sums that stand side by side are cut.
-  const int members = members_of(call.team), some = (inner + 2 * members - 1) / (2 * members);
-  if (members > 1 && inner > 1 && int64_t(x.count) * int64_t(sizeof(T)) >= 2 * kLeastBytes) {
-    for_parts(call.team, members, (inner + some - 1) / some, [&](int32_t part, int32_t) {
-      const int first = part * some, end = inner - first < some ? inner : first + some;
-      const T* row = x.as<T>() + intptr_t(first) * last;
-      for (int a = 0; a < size[0]; ++a)
-        for (int k = 0; k < kept; ++k)
-          for (int r = 0; r < reduced; ++r, row += intptr_t(inner) * last) {
-            T* sums = to + intptr_t(k) * inner;
-            if (MB_REDUCE_COLUMNS && last == 1) add_range(sums + first, row, end - first);
-            else if (MB_REDUCE_ROWS)
-              for (int i = first; i < end; ++i) sums[i] += sum_range<T>(row + intptr_t(i - first) * last, last);
-          }
-    });
-    for (int i = 0; mean && i < y.count; ++i) to[i] /= divisor;
-    return Status::kOk;
-  }
-#endif
+  // Every sum is one thread's: those that stand side by side are cut, or groups of them.
+  constexpr int kWhole = 64 / sizeof(T);
+  const bool beside = inner > 1;
+  for_ranges(call.team, beside ? inner : kept, x.count * int64_t(sizeof(T)), beside ? kWhole : 1,
+             [&](intptr_t first, intptr_t count) {
+               const intptr_t row = intptr_t(inner) * last, group = row * reduced, i = beside ? first : 0;
+               const int columns = beside ? int(count) : inner;
+               const T* from = x.as<T>() + (beside ? first * last : first * group);
+               for (int a = x.count > 0 ? size[0] : 0; a > 0; --a, from += kept * group) {
+                 const T* group_from = from;
+                 for (intptr_t k = beside ? 0 : first; k < (beside ? kept : first + count); ++k, group_from += group) {
+                   T* sums = to + k * inner + i;
+                   if (MB_REDUCE_COLUMNS && last == 1) {
+                     add_rows_to<T>(sums, group_from, reduced, row, columns);
+                   } else if (MB_REDUCE_ROWS) {
+                     for (int r = 0; r < reduced; ++r)
+                       for (int j = 0; j < columns; ++j)
+                         sums[j] += sum_range<T>(group_from + r * row + intptr_t(j) * last, last);
+                   }
+                 }
+               }
+             });
+#else
   const T* from = x.as<T>();
   for (int a = x.count > 0 ? size[0] : 0; a > 0; --a) {
     T* sums = to;
@@ -51,6 +76,7 @@ Status reduce(const Call& call) {
       }
     }
   }
+#endif
   for (int i = 0; mean && i < y.count; ++i) to[i] /= divisor;
   return Status::kOk;
 }
