@@ -92,6 +92,8 @@ class _Rewriting(SelectionWriter):
         reads = names_read(node)
         if opened := [n for n in reads if n in self.open]:
             self.open |= dict.fromkeys(node.outputs, self.open[opened[0]])
+        elif not self.lowering.broken.isdisjoint(reads):  # lowering the result says why
+            self.emit(node)
         elif node.domain or node.op_type not in _OPEN or self._is_known(node):
             if self.selected.keys().isdisjoint(reads):
                 self.emit(node)

@@ -182,6 +182,8 @@ def _matching(
         some = _match(pattern, graph, names)
         if not some:
             cure = did_you_mean(pattern, names) or f" There are: {listed(names)}."
+            if pattern == "all":
+                cure = " '*' matches all."
             findings.append(f"--{option} {pattern}: no parameter of {graph.source} matches.{cure}")
         found |= some
     return found

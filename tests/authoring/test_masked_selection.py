@@ -249,6 +249,13 @@ def test_what_needs_the_true_size_is_refused_by_node(name):
 
 
 @pytest.mark.unit
+def test_selections_by_what_cannot_be_made_are_refused_for_that_reason():
+    body = "p = Add (h, two4) k = Greater (p, zero) z = NonZero (k) y = ReduceSum (z)"
+    with pytest.raises(Unsupported, match=r"\(Add, opset 17\): cannot broadcast"):
+        artifacts_of(source(model(body), WEIGHTS | {"two4": np.ones(4, np.float32)}), recipe(), registry())
+
+
+@pytest.mark.unit
 def test_outputs_that_the_loss_does_not_need_are_left_out():
     text = f"m (float[n,4] x) => (float[n,3] h, int64[2,k] z, float[o] s) {{ h = MatMul (x, w) {MASK} }}"
     made = artifacts_of(source(text, WEIGHTS), recipe(), registry())

@@ -237,6 +237,20 @@ def test_what_a_size_would_cure_names_the_option(tmp_path):
     generate_artifacts(model, loss=LossType.MSELoss, artifact_directory=tmp_path, dims={"T": 6})
 
 
+def test_only_sizes_that_do_not_fit_are_asked_for(tmp_path):
+    """Of x [N,C,T] halved and doubled along T, and N and C free as well, T alone is what a size cures."""
+    nodes = [
+        node("MaxPool", "x", out="p", kernel_shape=[2], strides=[2]),
+        node("Concat", "p", "p", out="z", axis=2),
+        node("Add", "z", "x", out="s"),
+        node("MatMul", "s", "w"),
+    ]
+    model = made(nodes, {"x": ("N", "C", "T")}, {"w": real(8, 3)})
+    with pytest.raises(Unsupported, match="cannot broadcast.*Give a size to T, such as dims T=16"):
+        generate_artifacts(model, loss=LossType.MSELoss, artifact_directory=tmp_path)
+    generate_artifacts(model, loss=LossType.MSELoss, artifact_directory=tmp_path, dims={"T": 8})
+
+
 def test_inputs_of_onnx_runtimes_operators_are_counted(tmp_path):
     grad = helper.make_node(
         "SoftmaxCrossEntropyLossGrad", ["h", "w"], ["g"], name="grad", domain="com.microsoft"

@@ -17,7 +17,7 @@ from minbuild.frontend.onnx.loops import kept_loop, rounds_of, unchanged_states
 from minbuild.frontend.onnx.scan_form import scan_form
 from minbuild.frontend.onnx.unroll import is_unrolled, unrolled
 from minbuild.ir import Call, ElementType, Graph, Node, Role, Shape, TensorType, Value
-from minbuild.ir.dims import symbols_in
+from minbuild.ir.dims import Dim, symbols_in
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import RULE_ERRORS, Op, OpContext, ShapeMismatch, UnsupportedUse, malformed
 from minbuild.ops.core.graph_builder import GraphBuilder, named
@@ -75,7 +75,7 @@ class Lowering:
             if op is None and not is_unrolled(node) and not is_function(node):  # whatever its inputs may be
                 self.report(node, _NO_OPERATOR)
             return
-        problem, count = None, len(self.findings)
+        problem, sizes, count = None, tuple[Dim, ...](), len(self.findings)
         try:
             parts = self.parts(op, node)
             if parts is not None:
@@ -90,7 +90,7 @@ class Lowering:
         except UnsupportedUse as error:
             problem = str(error)
             if isinstance(error, ShapeMismatch):
-                problem += self.sizes.explanation(error.sizes)
+                problem, sizes = problem + self.sizes.explanation(error.sizes), error.sizes
                 self.sizes.add(*error.sizes, f"node '{node.name}' ({node.title})")
         except Unsupported as error:
             problem = f"it stands for nodes that are not supported: {error}"
@@ -98,7 +98,7 @@ class Lowering:
             problem = str(malformed(error))
         if problem is not None:
             self.broken.update(node.outputs)
-            self.report(node, problem)
+            self.report(node, problem, sizes)
         self.explain_branches(node, count)
 
     def explain_branches(self, node: Node, count: int) -> None:
@@ -120,11 +120,11 @@ class Lowering:
                 f"chooses the branch, fix that: --dim {whole[0]}=... (inputs of one whole number: {', '.join(whole)})."
             )
 
-    def report(self, node: Node, problem: str) -> None:
-        """One more finding, with the option that cures it where a size that is free stands in the way."""
-        free = sorted(
-            {s for n in node.inputs if n in self.values for d in self.shape(n) for s in symbols_in(d)}
-        )
+    def report(self, node: Node, problem: str, sizes: Iterable[Dim] = ()) -> None:
+        """One more finding, a `problem` with `node`, and the option that cures it where a size that is free stands in
+        the way: one of `sizes`, which do not fit each other, or of any input."""
+        sizes = sizes or [d for n in node.inputs if n in self.values for d in self.shape(n)]
+        free = sorted({s for d in sizes for s in symbols_in(d)})
         if free and _NEEDS_SIZE.search(problem) and "--dim" not in problem:
             problem += f". Give a size to {' or '.join(free)}, such as --dim {free[0]}=16"
         where = f"node '{node.name}' ({node.title}, opset {node.version})"
