@@ -54,6 +54,7 @@ class Sweep:
             for name in application.node.inputs:
                 self.uses[name] += name in self.path and self._leads_on(application)
         self.contributions: dict[str, list[str]] = defaultdict(list)
+        self.made: dict[str, int] = defaultdict(int)  # contributions so far, those that are summed among them
         self.forward: dict[int, Node] = {}
         self.backward: list[Node] = []
         self.taken = set(tape.lowering.values)  # a graph that holds gradients already has names like ours
@@ -144,6 +145,8 @@ class Sweep:
         results = rule.write(op.gradient)
         names = [self.name(n) if result else "" for n, result in zip(node.inputs, results, strict=True)]
         self.backward += named(rule, results, names)
+        for n in dict.fromkeys(node.inputs):
+            self.merge(n)
         return _as_trained(node, rule)
 
     def title(self, name: str) -> str:
@@ -161,20 +164,30 @@ class Sweep:
     def name(self, value: str) -> str:
         """The name of the next contribution to the gradient of a value."""
         many = self.uses[value] > 1
-        made = self.unused(f"{value}{GRADIENT}" + (f"_{len(self.contributions[value])}" if many else ""))
+        made = self.unused(f"{value}{GRADIENT}" + (f"_{self.made[value]}" if many else ""))
+        self.made[value] += 1
         self.contributions[value].append(made)
         return made
+
+    def merge(self, value: str) -> None:
+        """Adds up the contributions to the gradient of a value so far: one is kept while more of them are made."""
+        parts = self.contributions.get(value, [])
+        if len(parts) > 1 and self.made[value] < self.uses[value]:
+            self.contributions[value] = [self.sum(parts, f"{value}{GRADIENT}_sum")]
+
+    def sum(self, parts: Iterable[str], name: str) -> str:
+        """The sum of values, under this name or the next one that is free."""
+        total = self.unused(name)
+        title = f"AccumulateGrad_{total}"
+        node = Node("Sum", "", self.tape.opset, name=title, inputs=tuple(parts), outputs=(total,))
+        self.backward.append(node)
+        return total
 
     def total(self, value: str) -> str:
         """The gradient of a value, its contributions added up; "" where there are none."""
         parts = self.contributions.get(value, [])
         if len(parts) > 1:
-            total = self.unused(f"{value}{GRADIENT}")
-            name = f"AccumulateGrad_{total}"
-            self.backward.append(
-                Node("Sum", "", self.tape.opset, name=name, inputs=tuple(parts), outputs=(total,))
-            )
-            self.contributions[value] = parts = [total]
+            self.contributions[value] = parts = [self.sum(parts, f"{value}{GRADIENT}")]
         return parts[0] if parts else ""
 
 
