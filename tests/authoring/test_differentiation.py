@@ -7,7 +7,14 @@ import pytest
 from authored import differences, operators, source, stepped, trainer_of, uniform
 from case_sets import TRAIN, trainer
 
-from minbuild.authoring import GeneratedArtifacts, Recipe, artifacts_of, make_artifacts, write_artifacts
+from minbuild.authoring import (
+    GeneratedArtifacts,
+    Recipe,
+    Source,
+    artifacts_of,
+    make_artifacts,
+    write_artifacts,
+)
 from minbuild.authoring.autodiff.backward import differentiate
 from minbuild.authoring.autodiff.gradcheck import checked_gradients
 from minbuild.authoring.optimizers import OPTIMIZERS, OptimizerOptions
@@ -204,13 +211,36 @@ def test_the_gradient_check_sees_through_rounding(kind):
     assert checked_gradients(make_artifacts(halves, Recipe(loss="mse")))
 
 
-def test_the_gradient_check_names_the_parameters_whose_gradients_are_wrong():
+QUANTIZED = "c = QuantizeLinear (a, scale, zero) d = DequantizeLinear (c, scale, zero)"
+MASKED = "e = Where (hidden, lowest, none) c = Add (a, e) d = Softmax (c)"  # all of a row, as on padding
+CONSTANTS = {
+    "scale": np.array(0.25, np.float32),
+    "zero": np.array(3, np.int8),
+    "hidden": np.full(3, True),
+    "lowest": np.array(np.finfo(np.float32).min),
+    "none": np.array(0, np.float32),
+}
+
+
+def smoothed(between: str) -> Source:
+    text = (
+        f"m (float[n,4] x) => (float[n,3] y) {{ a = MatMul (x, w) {between} b = Tanh (d) y = MatMul (b, v) }}"
+    )
+    return source(text, {"w": W, "v": V, **CONSTANTS})
+
+
+@pytest.mark.parametrize("between", [QUANTIZED, MASKED], ids=["quantised", "masked"])
+def test_the_gradient_check_sees_through_straight_through_gradients_and_masks(between):
+    assert len(checked_gradients(make_artifacts(smoothed(between), Recipe(loss="mse")))) == 1
+
+
+@pytest.mark.parametrize(
+    "between", ["d = Identity (a)", QUANTIZED, MASKED], ids=["plain", "quantised", "masked"]
+)
+def test_the_gradient_check_names_the_parameters_whose_gradients_are_wrong(between):
     import onnx
 
-    two = source(
-        "m (float[n,4] x) => (float[n,3] y) { a = MatMul (x, w) b = Tanh (a) y = MatMul (b, v) }",
-        {"w": W, "v": V},
-    )
+    two = smoothed(between)
     made = make_artifacts(two, Recipe(loss="mse"))
     model = onnx.load_from_string(made.files["training_model.onnx"])
     wrong = next(node for node in model.graph.node if node.op_type == "TanhGrad")

@@ -15,6 +15,7 @@ from minbuild.errors import VerificationFailed
 from minbuild.frontend.artifacts import load_artifacts
 from minbuild.ir import ElementType, Graph, Node, TrainingArtifacts
 from minbuild.ops import Registry, registry
+from minbuild.ops.quantization.fake_quant import fake_quant
 from minbuild.passes.lowering.lower import lower
 from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch
@@ -24,6 +25,7 @@ from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_ba
 STEPS = (1e-6, 1e-7, 1e-8)
 TOLERANCE = 1e-4  # of the derivative
 BATCH = 4  # free dimensions: normalisation over fewer samples is hardly smooth
+HUGE, MASKED = 1e30, 1e4  # what is beyond the first is a mask's, and the second stands for it
 _SEED = 11
 _ALL = "all trained parameters together"
 
@@ -31,7 +33,7 @@ _ALL = "all trained parameters together"
 def checked_gradients(made: GeneratedArtifacts, ops_folders: tuple[Path, ...] = ()) -> list[str]:
     """One line per direction that was looked at. Raises VerificationFailed naming every parameter whose gradient is
     not the derivative of the loss, and Unsupported where an operator has no reference."""
-    operators = registry(ops_folders)
+    operators = _without_rounding(registry(ops_folders))
     with in_directory(made) as folder:
         return _checked(load_artifacts(folder), operators)
 
@@ -88,19 +90,48 @@ class _Check:
         return float(np.ravel(loss)[0]), trainer.gradients
 
 
+def _without_rounding(operators: Registry) -> Registry:
+    """The registry with a FakeQuant that cuts off but does not round: its gradient is that of this function."""
+    cut_off = replace(fake_quant, reference=_cut_off)
+    return replace(operators, ops={**operators.ops, f"{fake_quant.domain}:{fake_quant.name}": cut_off})
+
+
+def _cut_off(
+    attributes: Mapping[str, Any], x: np.ndarray, scale: np.ndarray, zero_point: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The results of FakeQuant, but `x` itself within the range: numbers, and whether each is within it."""
+    assert fake_quant.reference is not None
+    rounded, inside = fake_quant.reference(attributes, x, scale, zero_point)
+    return np.where(inside, x, rounded), inside
+
+
 def _unrounded(graph: Graph) -> Graph:
-    """The graph with real numbers cast to doubles, in bodies of loops, too: rounding to a narrower type has steps that
-    hide the derivative."""
-    return replace(graph, nodes=tuple(map(_unrounded_node, graph.nodes)))
+    """The graph without what rounds a derivative away, in bodies of loops, too: real numbers are cast to doubles, and
+    what masks add is smaller."""
+    initializers = {n: _with_smaller_masks(a) for n, a in graph.initializers.items()}
+    return replace(graph, nodes=tuple(map(_unrounded_node, graph.nodes)), initializers=initializers)
 
 
 def _unrounded_node(node: Node) -> Node:
-    attributes: dict[str, Any] = {
-        n: _unrounded(a) if isinstance(a, Graph) else a for n, a in node.attributes.items()
-    }
+    attributes: dict[str, Any] = {n: _unrounded_attribute(a) for n, a in node.attributes.items()}
     if node.title == "Cast" and ElementType(node.attributes["to"]).is_real:
         attributes["to"] = int(ElementType.DOUBLE)
     return replace(node, attributes=attributes)
+
+
+def _unrounded_attribute(attribute: Any) -> Any:
+    if isinstance(attribute, Graph):
+        return _unrounded(attribute)
+    return _with_smaller_masks(attribute) if isinstance(attribute, np.ndarray) else attribute
+
+
+def _with_smaller_masks(array: np.ndarray) -> np.ndarray:
+    """The array with MASKED for finite numbers beyond HUGE: added to all of a row, as masks do whose row is empty,
+    these leave nothing of the row in any precision."""
+    if array.dtype not in (np.float32, np.float64):  # in halves no number is as large
+        return array
+    huge = np.isfinite(array) & (np.abs(array) > HUGE)
+    return np.where(huge, np.copysign(MASKED, array), array).astype(array.dtype) if huge.any() else array
 
 
 def _agree(found: float, expected: float) -> bool:
