@@ -7,7 +7,7 @@ nothing flows where a number is cut off.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ def with_fake_quantization(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """The graph with FakeQuant nodes in place of pairs with constant scales; and notes on what quantises parameters in
     another way."""
     pairs = _Pairs(graph)
-    nodes = tuple(pairs.replaced(node) for node in graph.nodes)
+    nodes = tuple(pairs.rereading(pairs.replaced(node)) for node in graph.nodes)
     if pairs.added:
         graph = replace(graph, nodes=nodes, initializers={**graph.initializers, **pairs.added})
         graph = replace(graph, nodes=tuple(_without_unread(graph)))
@@ -42,7 +42,7 @@ def _without_unread(graph: Graph) -> Iterator[Node]:
     }
     for node in graph.nodes:
         unread = read.isdisjoint(node.outputs) or clipped.issuperset(node.outputs)
-        if not (unread and _is(node, "QuantizeLinear", "Clip")):
+        if not (unread and _is(node, "QuantizeLinear", "Clip", "Identity")):
             yield node
 
 
@@ -61,6 +61,8 @@ class _Pairs:
             if _is(node, "Constant") and isinstance(node.attributes.get("value"), np.ndarray):
                 self.constants[node.outputs[0]] = node.attributes["value"]
         self.added: dict[str, np.ndarray] = {}  # scales and zero points, as real numbers
+        self.results: dict[Hashable, str] = {}  # by what is computed
+        self.equal: dict[str, str] = {}  # results of later pairs, and of the first one that computes the same
 
     def replaced(self, node: Node) -> Node:
         """FakeQuant in place of a DequantizeLinear that ends a pair; other nodes as they are."""
@@ -82,6 +84,11 @@ class _Pairs:
         names = f"{node.name}/scale", f"{node.name}/zero_point"
         shape = scale.shape if where else ()
         numbers = scale, np.broadcast_to(point, scale.shape).astype(np.float32)
+        computed = first.inputs[0], shape, *(a.tobytes() for a in numbers), limits, *where.items()
+        if (same := self.results.setdefault(computed, node.outputs[0])) != node.outputs[0]:
+            # ONNX Runtime can write a pair for each reader: one result, and one mask for the gradient, serve all.
+            self.equal[node.outputs[0]] = same
+            return Node("Identity", "", 1, name=node.name, inputs=(same,), outputs=node.outputs)
         self.added |= {n: a.reshape(shape) for n, a in zip(names, numbers, strict=True)}
         bounds = {"quant_min": limits[0], "quant_max": limits[1], **where}
         outputs = node.outputs if where else (*node.outputs, f"{node.name}/inside")  # ONNX Runtime wants both
@@ -94,6 +101,10 @@ class _Pairs:
             outputs=outputs,
             attributes=bounds,
         )
+
+    def rereading(self, node: Node) -> Node:
+        """The node, reading the first of pairs that compute the same."""
+        return replace(node, inputs=tuple(self.equal.get(n, n) for n in node.inputs))
 
     def shared(self, first: Node, second: Node, i: int) -> np.ndarray | None:
         """The constant that input `i` of both nodes is, under whatever names."""

@@ -122,6 +122,23 @@ def test_a_range_that_is_narrower_than_the_type(tmp_path):
     assert "QuantizeLinear" not in kinds and "Clip" not in kinds
 
 
+def test_equal_pairs_for_several_readers_are_one(tmp_path):
+    """As ONNX Runtime's quantizer writes them with `DedicatedQDQPair`; its gradient is that of one pair."""
+    proto = model(np.asarray(SCALE), np.asarray(POINT, np.int8))
+    copies = [helper.make_node(n.op_type, list(n.input), [f"{n.output[0]}2"]) for n in proto.graph.node[:2]]
+    copies[1].input[0] = "q2"
+    proto.graph.node[2].output[0] = "y1"
+    for i, node in enumerate(copies):
+        proto.graph.node.insert(2 + i, node)
+    proto.graph.node.extend(
+        [helper.make_node("MatMul", ["x", "d2"], ["y2"]), helper.make_node("Mean", ["y1", "y2"], ["y"])]
+    )
+    generate_artifacts(proto, loss=LossType.MSELoss, artifact_directory=tmp_path)
+    kinds = [node.op_type for node in load_artifacts(tmp_path).training.nodes]
+    assert kinds.count("FakeQuant") == kinds.count("FakeQuantGrad") == 1 and "QuantizeLinear" not in kinds
+    check(tmp_path, *wanted(SCALE, np.asarray(POINT), -128, 127))
+
+
 @pytest.mark.parametrize("kind", [np.int16, np.uint16])
 def test_16_bits_before_onnx_has_them(kind, tmp_path):
     """As ONNX Runtime's quantizer writes them."""
