@@ -55,8 +55,8 @@ MB_NOINLINE inline intptr_t things_of_part(const Team* team, intptr_t all, int64
 }
 
 // Calls task(work, first, count) for ranges of `all` things, which are so many bytes, in parts as above.
-using Range = void (*)(const void* work, intptr_t first, intptr_t count);
-MB_NOINLINE inline void run_ranges(Team* team, intptr_t all, int64_t bytes, intptr_t whole, Range task,
+using RangeTask = void (*)(const void* work, intptr_t first, intptr_t count);
+MB_NOINLINE inline void run_ranges(Team* team, intptr_t all, int64_t bytes, intptr_t whole, RangeTask task,
                                    const void* work) {
   const intptr_t some = things_of_part(team, all, bytes, whole);
   if (some >= all) return task(work, 0, all);
