@@ -47,7 +47,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 @pytest.mark.parametrize("members", (1, 2, 3, 8))
 @pytest.mark.parametrize(
-    ("rows", "width"), ((1, 33_000), (3, 11_111), (40_001, 1), (257, 130), (2, LEAST_ELEMENTS // 2 - 1))
+    ("rows", "width"),
+    ((1, 33_000), (3, 11_111), (40_001, 1), (257, 130), (2, LEAST_ELEMENTS // 2 - 1), (3, 100_000)),
 )
 def test_pieces_are_copied_in_parts_that_cover_them(
     library: ctypes.CDLL, members: int, rows: int, width: int
@@ -62,8 +63,9 @@ def test_pieces_are_copied_in_parts_that_cover_them(
     back = np.zeros_like(piece)
     assert library.copy(members, 1, rows, column, *argument(back), *argument(whole)) == parts
     assert np.array_equal(back, piece)
+    # One part for each member, two of large pieces.
     divided = members > 1 and piece.size >= LEAST_ELEMENTS
-    assert (members < parts <= 2 * members) if divided else parts == 0
+    assert parts == (members * (2 if piece.size >= members * LEAST_ELEMENTS else 1) if divided else 0)
 
 
 def argument(array: np.ndarray) -> tuple[ctypes.c_void_p, int]:
