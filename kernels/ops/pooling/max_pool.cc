@@ -13,7 +13,7 @@ struct PoolAxis {
 };
 constexpr bool kVolumes = MB_MAX_POOL_VOLUMES;  // else the depth is 1
 
-// Whether rows move with the window. Engines of WebAssembly would else compute each place anew, from all that leads there;
+// True where the pointer to a row moves from output to output: engines of WebAssembly would else compute each place anew;
 // pointers wrap around there as positions do.
 #if defined(__wasm32__)
 constexpr bool kMovesRow = true;
