@@ -114,6 +114,63 @@ struct TallRowsBody {
   }
 };
 
+#if MINBUILD_AVX512
+// The same for vectors of 64 bytes, of which registers hold the sums of eight rows over some depth: rows of C are read and
+// written once for it. `columns` of C are whole steps of kWideColumns vectors.
+constexpr int kWideSums = 8, kWideColumns = 2;
+constexpr intptr_t kWideDepth = 32;
+
+template <class T>
+struct WideRowsBody {
+  template <class W>
+  static MB_INLINE void run(const Gemm<T>* g, intptr_t columns) {
+    using V = typename W::template of<T>;
+    constexpr intptr_t kStep = kWideColumns * V::size;
+    alignas(16) T factors[kWideDepth][kWideSums];
+    const intptr_t b_row = g->b_row;
+    for (intptr_t i = 0; i < g->m; i += kWideSums) {
+      const intptr_t live = g->m - i < kWideSums ? g->m - i : kWideSums;
+      bool adds = g->accumulate;
+      for (intptr_t k = 0, depth; k < g->k; k += depth, adds = true) {
+        depth = g->k - k < kWideDepth ? g->k - k : kWideDepth;
+        T* sums[kWideSums];
+        for (intptr_t s = 0; s < kWideSums; ++s) {
+          const intptr_t row = i + (s < live ? s : live - 1);
+          sums[s] = g->c + row * g->c_row;
+          const T* a = g->a + row * g->a_row + k * g->a_col;
+          for (T *to = factors[0] + s, *end = to + depth * kWideSums; to != end; to += kWideSums, a += g->a_col)
+            *to = g->alpha * *a;
+        }
+        const T* b = g->b + k * b_row;
+        for (intptr_t j = 0; j < columns; j += kStep, b += kStep) {
+          V x[kWideSums][kWideColumns];
+          unroll<kWideSums * kWideColumns>([&](auto n) MB_LAMBDA {
+            constexpr int s = n / kWideColumns, v = n % kWideColumns;
+            x[s][v] = adds ? V::load(sums[s] + j + v * V::size) : V(T(0));
+          });
+          const T *from = b, *later = b + depth * b_row, *factor = factors[0];
+          for (intptr_t d = depth; d > 0; --d, from += b_row, later += b_row, factor += kWideSums) {
+            V row[kWideColumns];
+            unroll<kWideColumns>([&](auto v) MB_LAMBDA {
+              row[v] = V::load(from + v * V::size);
+              __builtin_prefetch(later + v * V::size, 0, 2);
+            });
+            unroll<kWideSums>([&](auto s) MB_LAMBDA {
+              const V one = factor[s];
+              unroll<kWideColumns>([&](auto v) MB_LAMBDA { x[s][v] = muladd(one, row[v], x[s][v]); });
+            });
+          }
+          unroll<kWideSums * kWideColumns>([&](auto n) MB_LAMBDA {
+            constexpr int s = n / kWideColumns, v = n % kWideColumns;
+            x[s][v].store(sums[s] + j + v * V::size);
+          });
+        }
+      }
+    }
+  }
+};
+#endif
+
 // Not in the fallback for processors without wide vectors, which tiles do for.
 template <class T>
 MB_INLINE bool takes_rows(const Gemm<T>& g) {
@@ -123,6 +180,14 @@ MB_INLINE bool takes_rows(const Gemm<T>& g) {
 template <class T>
 MB_NOINLINE void add_rows(Gemm<T> g) {
   const Gemm<T>* part = &g;
+#if MINBUILD_AVX512
+  const intptr_t step = kWideColumns * 64 / sizeof(T), columns = g.n / step * step;
+  if (g.m > kWideSums / 2 && widest_bytes() == 64 && columns > 0) {
+    run_widest<WideRowsBody<T>>(part, columns);
+    g.n -= columns, g.b += columns, g.c += columns;
+    if (g.n == 0) return;
+  }
+#endif
   if (g.m > kSums) return run_wide<TallRowsBody<T>>(part);
   for (; g.k >= kAdded; g.k -= kAdded, g.a += kAdded * g.a_col, g.b += kAdded * g.b_row, g.accumulate = true)
     run_wide<RowsBody<T, kAdded>>(part);

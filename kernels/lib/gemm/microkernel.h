@@ -262,6 +262,9 @@ struct TileBody {
 constexpr int kDotRows = 4, kDotColumns = MB_SIMD && !MB_HELIUM ? 2 : 1;
 template <class T, bool Ahead = false>
 struct DotsBody {
+  // A prefetch takes the place of a load, so that more columns share it.
+  static constexpr int kColumns = kDotColumns + (Ahead && kDotColumns > 1);
+
   template <class W>
   static MB_INLINE void run(const Gemm<T>* g) {
     using V = typename W::template of<T>;
@@ -270,23 +273,23 @@ struct DotsBody {
     // Columns lie side by side: those after these are fetched evenly while all rows pass by.
     [[maybe_unused]] const char* later = reinterpret_cast<const char*>(g->b + g->n * g->b_col);
     [[maybe_unused]] const intptr_t share =
-        Ahead ? kDotColumns * intptr_t(sizeof(V)) * kDotRows / ((g->m + kDotRows - 1) & -kDotRows) : 0;
+        Ahead ? kColumns * intptr_t(sizeof(V)) * kDotRows / ((g->m + kDotRows - 1) & -kDotRows) : 0;
     for (intptr_t left = g->m; left > 0; left -= kDotRows) {
       const T *rows[kDotRows], *b = g->b;
       point_at_rows(rows, a, g->a_row, left);
       T* c = c_rows;
       for (intptr_t more = g->n; more > 0;) {
-        const T* columns[kDotColumns];
+        const T* columns[kColumns];
         point_at_rows(columns, b, g->b_col, more);
-        V x[kDotRows][kDotColumns];
-        unroll<kDotRows>([&](auto r) MB_LAMBDA { unroll<kDotColumns>([&](auto s) MB_LAMBDA { x[r][s] = V(T(0)); }); });
+        V x[kDotRows][kColumns];
+        unroll<kDotRows>([&](auto r) MB_LAMBDA { unroll<kColumns>([&](auto s) MB_LAMBDA { x[r][s] = V(T(0)); }); });
         intptr_t k = 0;
         const auto add = [&]() MB_LAMBDA {
-          V column[kDotColumns];
-          unroll<kDotColumns>([&](auto s) MB_LAMBDA { column[s] = load_lanes<V>(columns[s] + k); });
+          V column[kColumns];
+          unroll<kColumns>([&](auto s) MB_LAMBDA { column[s] = load_lanes<V>(columns[s] + k); });
           unroll<kDotRows>([&](auto r) MB_LAMBDA {
             V row = load_lanes<V, true>(rows[r] + k);
-            unroll<kDotColumns>([&](auto s) MB_LAMBDA { x[r][s] = muladd(row, column[s], x[r][s]); });
+            unroll<kColumns>([&](auto s) MB_LAMBDA { x[r][s] = muladd(row, column[s], x[r][s]); });
           });
           if (Ahead) __builtin_prefetch(later, 0, 2), later += share;
           k += V::size;
@@ -305,10 +308,10 @@ struct DotsBody {
         while (k <= g->k - V::size) add();
 #endif
         MB_OPAQUE(k);  // else the sums below are compiled once for each way to leave the loop
-        T sums[kDotColumns][kDotRows][V::size];
+        T sums[kColumns][kDotRows][V::size];
         unroll<kDotRows>([&](auto r)
-                             MB_LAMBDA { unroll<kDotColumns>([&](auto s) MB_LAMBDA { x[r][s].store(sums[s][r]); }); });
-        for (int s = 0; s < kDotColumns && more > 0; ++s, --more) {
+                             MB_LAMBDA { unroll<kColumns>([&](auto s) MB_LAMBDA { x[r][s].store(sums[s][r]); }); });
+        for (int s = 0; s < kColumns && more > 0; ++s, --more) {
           const T* row = a;
           T* to = c;
           for (int r = 0; r < kDotRows && r < left; ++r) {

@@ -379,6 +379,13 @@ MB_INLINE auto run_at(int bytes, Args... args) {
 #endif
   return bytes >= 32 ? run_avx2<Body>(args...) : run_sse2<Body>(args...);
 }
+#if MINBUILD_AVX512
+// A body for vectors of 64 bytes alone, where widest_bytes() said so.
+template <class Body, class... Args>
+MB_INLINE void run_widest(Args... args) {
+  run_avx512<Body>(args...);
+}
+#endif
 
 #else  // one instantiation
 
@@ -403,6 +410,10 @@ MB_NOINLINE auto run_native(Args... args) {
 template <class Body, int MaxBytes = 32, class... Args>
 MB_INLINE auto run_at(int, Args... args) {
   return run_native<Body, (MaxBytes > 32 ? kWidestBytes : kNativeBytes < MaxBytes ? kNativeBytes : MaxBytes)>(args...);
+}
+template <class Body, class... Args>
+MB_INLINE void run_widest(Args... args) {
+  run_native<Body, kWidestBytes>(args...);
 }
 
 #endif
