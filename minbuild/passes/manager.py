@@ -25,7 +25,7 @@ from minbuild.passes.invariants import (
     SAME_INTERFACE,
     SAMPLES_IN_LOOPS,
 )
-from minbuild.passes.lowering.loop_call import LOOP
+from minbuild.passes.lowering.loop_call import with_bodies
 from minbuild.passes.lowering.materialize_symbolic_dims import materialize_symbolic_dims
 from minbuild.passes.rewrite.batch_tiling import tile_batches
 from minbuild.passes.rewrite.checkpoint_loops import checkpoint_all_loops, checkpoint_loops
@@ -60,23 +60,18 @@ def _each(
     requires: tuple[Invariant, ...],
     ensures: tuple[Invariant, ...],
     preserves: tuple[Relation, ...] = (),
+    bodies: bool = True,
 ) -> Pass:
-    """The pass that applies `rewrite` to every procedure, and to every body of a loop, by itself; it has the name of
-    that function."""
+    """The pass that applies `rewrite` to every procedure, and to every body of a loop if `bodies`, by itself; it has
+    the name of that function."""
 
-    def with_bodies(procedure: Procedure, registry: Registry) -> Procedure:
-        if any(call.op == LOOP for call in procedure.calls):
-            calls = (
-                replace(c, attributes={**c.attributes, "body": rewrite(c.attributes["body"], registry)})
-                if c.op == LOOP
-                else c
-                for c in procedure.calls
-            )
-            procedure = replace(procedure, calls=tuple(calls))
-        return rewrite(procedure, registry)
+    def rewritten(procedure: Procedure, registry: Registry) -> Procedure:
+        return (
+            with_bodies(procedure, lambda p: rewrite(p, registry)) if bodies else rewrite(procedure, registry)
+        )
 
     def function(program: Program, registry: Registry) -> Program:
-        return replace(program, procedures=tuple(with_bodies(p, registry) for p in program.procedures))
+        return replace(program, procedures=tuple(rewritten(p, registry) for p in program.procedures))
 
     return Pass(rewrite.__name__, function, requires, ensures, preserves)
 
@@ -99,7 +94,13 @@ PASSES: tuple[Pass, ...] = (
     _each(fuse_gradient_accumulation, requires=(), ensures=(NO_ACCUMULATORS,), preserves=(NO_MORE_CALLS,)),
     _each(drop_dead_code, requires=(), ensures=(NO_DEAD_CALLS,), preserves=(NO_NEW_CALLS,)),
     _each(sink_code, requires=_LINEAR, ensures=_LINEAR, preserves=(SAME_CALLS,)),
-    _each(rematerialize_cheap, requires=(NO_VIEWS,), ensures=(NO_VIEWS,), preserves=(CALLS_REPEATED,)),
+    _each(
+        rematerialize_cheap,
+        requires=(NO_VIEWS,),
+        ensures=(NO_VIEWS,),
+        preserves=(CALLS_REPEATED,),
+        bodies=False,
+    ),
     _each(repeat_inexpensive, requires=(NO_VIEWS,), ensures=(NO_VIEWS,), preserves=(CALLS_REPEATED,)),
     _each(elide_copies, requires=_LINEAR, ensures=_LINEAR, preserves=(NO_NEW_CALLS,)),
     Pass(recompute_ranges.__name__, recompute_ranges, requires=_LINEAR, ensures=_LINEAR),

@@ -15,10 +15,10 @@ memory but the parameters of the step that runs. The file:
 A step is the number of its kind (kernel, outputs it adds to, loop, place of its parameters), then each argument as its
 distance from the first tensor that no step had yet, which 0 names; behind the last step of a loop stand the bytes and
 the tensors to go back. Places are bytes behind the numbers at the front. The first tensors are those of the parameters,
-then those of the inputs and outputs. `names` has the texts of these in their order, then of moments, free dimensions
-and, where the library has texts, kernels. What a tensor is besides its place stands before its shape, from the lowest
-bit: type (6 bits), 1 where it is its own size further back in every round of a loop, 1 where it is further on, region
-(3 bits), rank.
+then those of the inputs and outputs; one that many steps name stands there again, so that it stays near. `names` has
+the texts of these in their order, then of moments, free dimensions and, where the library has texts, kernels. What a
+tensor is besides its place stands before its shape, from the lowest bit: type (6 bits), 1 where it is its own size
+further back in every round of a loop, 1 where it is further on, region (3 bits), rank.
 
 Indices have 8 bits where nothing has more than 256 of them, otherwise 16. Names stand there as they are, or those of
 parameters are shared: each stands behind a byte, one more than the bytes at its front that it has from the one before

@@ -16,12 +16,15 @@ from minbuild.planning.dense_file import (
     NumberReader,
     dtype_of,
     share_names,
+    stride,
     varint,
     whole_names,
 )
 from minbuild.planning.overlapping import overlapping
 
 _CONSTANT, _SYMBOL, _FIRST_OPERATION = 0, 1, 2  # operators of expressions
+_BITS = 0xFFFFFFFF  # of a constant
+_NEAR = 127  # the furthest tensor that one byte names
 _BOUND = 5  # the first region of what is bound; the places of its tensors count from here
 
 Tables = Mapping[str, Any]
@@ -41,13 +44,11 @@ def dense_plan(
     `shared` names; None for one that has too much of something for it. `counts` are the numbers of arguments and
     parameters of its kernels."""
     exprs = _encode_exprs(tables["exprs"], len(tables["symbols"]))
-    if exprs is None:
-        return None
     code = bytearray(exprs.stream)
     for pair in counts:
         code += b"".join(map(varint, pair))
     params = _encode_params(tables, counts, code)
-    streams = _encode_steps(tables, counts, params, code)
+    streams = _encode_steps(tables, counts, params, code, record=stride("tensors", small))
     placed = _Tensors(tables, exprs, small)
     records = [r for tensor in streams.order if (r := placed.record(tensor)) is not None]
     if len(records) < len(streams.order):
@@ -110,13 +111,11 @@ class _Exprs:
     renamed: list[int]  # the new number of each
 
 
-def _encode_exprs(exprs: Sequence[tuple[int, int, int]], symbols: int) -> _Exprs | None:
-    """The stream of expressions, the first `symbols` the free dimensions and the next 0; None where a
-    constant is negative."""
-    constants = sorted({0, *(a for a, _, op in exprs if op == _CONSTANT)})
+def _encode_exprs(exprs: Sequence[tuple[int, int, int]], symbols: int) -> _Exprs:
+    """The stream of expressions, the first `symbols` the free dimensions and the next 0; negative constants stand last,
+    as what 32 bits make of them."""
+    constants = sorted({0, *(a & _BITS for a, _, op in exprs if op == _CONSTANT)})
     constant_at = {value: symbols + i for i, value in enumerate(constants)}
-    if constants[0] < 0:
-        return None
     stream, last = bytearray(), 0
     for value in constants:
         stream += varint(value - last)
@@ -125,7 +124,7 @@ def _encode_exprs(exprs: Sequence[tuple[int, int, int]], symbols: int) -> _Exprs
     count = symbols + len(constants)
     for a, b, op in exprs:
         if op == _CONSTANT:
-            renamed.append(constant_at[a])
+            renamed.append(constant_at[a & _BITS])
         elif op == _SYMBOL:
             renamed.append(a)
         else:
@@ -183,41 +182,74 @@ class _Streams:
     order: list[int]  # of tensors; those of parameters and ports may be there again
 
 
+class _Order:
+    """Tensors in the order in which steps name them. One that was named long ago is there again where that takes fewer
+    bytes: another record of `record` bytes, for names of one byte each."""
+
+    def __init__(self, first: Sequence[int], named: Sequence[int], record: int) -> None:
+        """`first` are there before any step, which name those in `named` one after the other."""
+        self.record = record
+        self.order = [*first]
+        self.number: dict[int, int] = {}
+        for i, tensor in enumerate(first):
+            self.number.setdefault(tensor, i)
+        known, newest = set(first), len(first)
+        self.uses: dict[
+            int, list[int]
+        ] = {}  # of each tensor: what was newest when it is named, the last use first
+        for tensor in named:
+            newest += tensor not in known
+            known.add(tensor)
+            self.uses.setdefault(tensor, []).append(newest)
+        for uses in self.uses.values():
+            uses.reverse()
+
+    def name(self, tensor: int) -> bytes:
+        """The bytes that stand for a tensor in the next step that names it."""
+        newest, uses = len(self.order), self.uses[tensor]
+        at = uses.pop()
+        distance = newest - self.number[tensor] if tensor in self.number else 0
+        if distance > _NEAR and sum(use - at <= _NEAR for use in uses) + 1 > self.record:
+            distance = 0
+        if distance == 0:
+            self.number[tensor] = newest
+            self.order.append(tensor)
+        return varint(distance)
+
+
 def _encode_steps(
-    tables: Tables, counts: Sequence[tuple[int, int]], params: Mapping[tuple[int, int], int], code: bytearray
+    tables: Tables,
+    counts: Sequence[tuple[int, int]],
+    params: Mapping[tuple[int, int], int],
+    code: bytearray,
+    record: int,
 ) -> _Streams:
-    """Tensors in order of use, and the steps of all graphs behind `code`."""
-    order = [row[1] for name in ("parameters", "ports") for row in tables[name]]
-    number: dict[int, int] = {}
-    for i, tensor in enumerate(order):
-        number.setdefault(tensor, i)
-    newest = len(order)
+    """Tensors in order of use, each of `record` bytes, and the steps of all graphs behind `code`."""
+    first_ones = [row[1] for name in ("parameters", "ports") for row in tables[name]]
+    steps, args = tables["steps"], tables["args"]
+    all_steps = [step for g in tables["graphs"] for step in steps[g[0] : g[0] + g[1]]]
+    named = [tensor for step in all_steps for tensor in args[step[2] : step[2] + counts[step[0]][0]]]
+    tensors = _Order(first_ones, named, record)
     kind_at: dict[tuple[int, int, int, int, int], int] = {}
     starts: list[tuple[int, int]] = []
     for graph in tables["graphs"]:
         first, count = graph[:2]
-        starts.append((len(code), newest) if count else (0, 0))
+        starts.append((len(code), len(tensors.order)) if count else (0, 0))
         before: list[tuple[int, int]] = []  # of each step: first byte, first new tensor
-        for kernel, at, args, accumulate, loop in tables["steps"][first : first + count]:
-            before.append((len(code), newest))
+        for kernel, at, place, accumulate, loop in steps[first : first + count]:
+            before.append((len(code), len(tensors.order)))
             arguments, words = counts[kernel]
             kind = (kernel, arguments, accumulate, loop, params[at, words])
             code += varint(kind_at.setdefault(kind, len(kind_at)))
-            for tensor in tables["args"][args : args + arguments]:
-                if tensor in number:
-                    code += varint(newest - number[tensor])
-                    continue
-                code += varint(0)
-                number[tensor] = newest
-                newest += 1
-                order.append(tensor)
+            for tensor in args[place : place + arguments]:
+                code += tensors.name(tensor)
             if loop:
-                start, tensors = before[-loop if loop <= LONGEST_COUNTED else 0]
-                rest = varint(newest - tensors)
+                start, new = before[-loop if loop <= LONGEST_COUNTED else 0]
+                rest = varint(len(tensors.order) - new)
                 # The way back counts the bytes that tell it.
                 length = next(n for n in range(1, 6) if len(varint(len(code) + n - start + len(rest))) == n)
                 code += varint(len(code) + length - start + len(rest)) + rest
-    return _Streams(list(kind_at), starts, order)
+    return _Streams(list(kind_at), starts, tensors.order)
 
 
 # ----------------------------------------------------------------------------------------------------- decode
@@ -351,9 +383,9 @@ def _decode_exprs(
     value = 0
     for _ in range(constants):
         value += reader.number()
-        if value >= 2**31:
+        if value > _BITS:
             raise ValueError(f"a constant is {value}; the plan is damaged")
-        exprs.append((value, 0, _CONSTANT))
+        exprs.append((value - (value >> 31 << 32), 0, _CONSTANT))
     for i in range(symbols + constants, count):
         word, right = reader.number(), reader.number()
         left = i - 1 - (word >> 3)

@@ -25,6 +25,8 @@ from minbuild.planning.plan import ARENA, CONSTANTS, FROZEN, INPUTS, PERSISTENT
 
 VERSION = 7
 EXPRESSIONS = ("Constant", "Symbol", "Add", "Multiply", "Divide", "Max", "Min", "Stack")
+_CONSTANT, _SYMBOL, _, _MULTIPLY, _, _MAX, _, _STACK = range(len(EXPRESSIONS))
+_NO_SYMBOL = -1
 ROUTINES = ("train", "eval", "optimize", "initialize")
 _ARENA, _TRAINED, _PERSISTENT, _NOTHING, _CONSTANTS, _BOUND = range(6)  # the device's regions
 _COUNTERS = 16  # bytes behind the draws, at the end of what persists: int64 steps, float32 learning rate
@@ -35,6 +37,7 @@ _LARGEST = {
 _MOST_ENTRIES = 0xFFFF  # of a table of a narrow plan, which has 16-bit indices
 MOST_PERSISTENT = 0x70000000 - 1  # bytes that a narrow plan counts
 _IDENTIFIERS = {False: "MBTR", True: "MBTW"}
+_MOST_BELOW = 64  # places below others that are looked at
 FROM_START = 255  # as the number of steps of a loop: all from the first one of the graph on
 # As below, by `dense_form`.
 DENSE_VERSIONS = (0, 1 << 18, 1 << 23, 1 << 24 | 1 << 18, 1 << 24 | 1 << 23)
@@ -116,6 +119,7 @@ class _Tables:
     names: bytearray = field(default_factory=bytearray)
     name_at: dict[str, int] = field(default_factory=dict)
     exprs: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    rows: list[tuple[int, int, int]] = field(default_factory=list)  # the keys of `exprs`
     shapes: list[int] = field(default_factory=list)
     shape_at: dict[tuple[int, ...], int] = field(default_factory=dict)
 
@@ -134,7 +138,11 @@ class _Tables:
         return self.entry(op, self.index(a), self.index(b))
 
     def entry(self, op: str, a: int, b: int = 0) -> int:
-        return self.exprs.setdefault((a, b, EXPRESSIONS.index(op)), len(self.exprs))
+        row = a, b, EXPRESSIONS.index(op)
+        if row not in self.exprs:
+            self.exprs[row] = len(self.rows)
+            self.rows.append(row)
+        return self.exprs[row]
 
     def index(self, part: _Part) -> int:
         return self.entry("Constant", part.value) if isinstance(part, _Number) else part
@@ -174,10 +182,42 @@ class _Tables:
         """The largest of some places; 0 of none."""
         chosen = set(parts)
         known = [p.value for p in chosen if isinstance(p, _Number)]
-        free = sorted(p for p in chosen if not isinstance(p, _Number))
+        free = self.not_below({p for p in chosen if not isinstance(p, _Number)})
         # No place is below 0, so that 0 need not be compared with.
         number: list[_Part] = [_Number(max(known, default=0))] if any(known) or not free else []
         return self.fold("Max", [*free, *number])
+
+    def not_below(self, places: set[int]) -> list[int]:
+        """Some free places in order, without those that are never higher than another one of them."""
+        if len(places) < 2:
+            return sorted(places)
+        least, below = min(places), set[int]()
+        left = sorted(places)
+        while left and len(below) < _MOST_BELOW:
+            a, b, op = self.rows[left.pop()]
+            under = (a,) if op == _STACK else (a, b) if op == _MAX else ()
+            fresh = {i for i in under if i >= least} - below
+            below |= fresh
+            left += sorted(fresh)
+        kept = sorted(places - below)
+        return [i for i in kept if not any(i != other and self.is_lower(i, other) for other in kept)]
+
+    def is_lower(self, one: int, other: int) -> bool:
+        """True for two sizes above the same place, that of `one` the smaller, whatever the free dimensions are."""
+        (a, size, op), (b, larger, other_op) = self.rows[one], self.rows[other]
+        if (a, op) != (b, _STACK) or other_op != _STACK:
+            return False
+        (symbol, factor), (larger_symbol, larger_factor) = self.linear(size), self.linear(larger)
+        return symbol in (_NO_SYMBOL, larger_symbol) and 0 < factor <= larger_factor
+
+    def linear(self, size: int) -> tuple[int, int]:
+        """A size as a multiple of a free dimension, or as a number; a factor of 0 for all others."""
+        a, b, op = self.rows[size]
+        if op == _CONSTANT:
+            return _NO_SYMBOL, a
+        of, (factor, _, constant) = self.rows[a], self.rows[b]
+        product = op == _MULTIPLY and of[2] == _SYMBOL and constant == _CONSTANT
+        return (a, factor) if product else (_NO_SYMBOL, 0)
 
     def tensor(self, tensor: PlanTensor, places: list[_Part], plan: Plan) -> tuple[int, int, int, int, int]:
         """A tensor as the device sees it."""
@@ -315,7 +355,7 @@ def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool, kernel_names:
     }
     value |= {
         "names": bytes(tables.names),
-        "exprs": list(tables.exprs),
+        "exprs": tables.rows,
         "shapes": tables.shapes,
         "params": [*params, 0],
     }

@@ -233,6 +233,16 @@ def test_without_it_both_calls_stay() -> None:
     assert ":Sigmoid" in [call.op for call in fuse_shared(lowered, REGISTRY).procedures[0].calls]
 
 
+def test_a_sum_with_a_negative_is_a_difference_where_another_call_is_one() -> None:
+    added = [node("n = Neg dy"), node("y = Add n x")]
+    made = shared([node("z = Sub x dy")], added)[1]
+    assert [(call.op, call.inputs) for call in made.calls] == [(":Sub", ("x", "dy"))]
+    alone = shared([node("z = Relu x")], added)[1]
+    assert [call.op for call in alone.calls] == [":Neg", ":Add"]
+    narrow = [node("n = Neg small"), node("y = Add n x")]  # which the kernel of the other may not broadcast
+    assert [call.op for call in shared([node("z = Sub x dy")], narrow)[1].calls] == [":Neg", ":Add"]
+
+
 @pytest.mark.parametrize("rows", [1, 3, 32])
 def test_one_call_has_the_bits_of_two(rows: int, tmp_path) -> None:
     plans: list[Plan] = [

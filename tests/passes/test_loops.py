@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import trainers
-from authored import differences, stepped
+from authored import differences, source, stepped
 from built_loops import check_built
-from loop_models import MODELS, REGISTRY, ROUNDS, artifacts, batch
+from loop_models import MODELS, RECIPE, REGISTRY, ROUNDS, artifacts, batch
 
+from minbuild.authoring import artifacts_of
 from minbuild.authoring.autodiff import backward
 from minbuild.frontend.checkpoint import write_checkpoint
 from minbuild.ir import TrainingArtifacts
@@ -94,6 +95,46 @@ def test_no_loop_is_left_after_the_passes():
     assert len(train.loops) == 2
     assert train.samples == ROUNDS
     assert not any(call.op == LOOP for call in train.calls)
+
+
+def test_bodies_of_loops_are_fused_and_compute_nothing_twice():
+    """A difference as exporters write it, and a sum that a program wrote twice."""
+    body = """
+        m (float[T,2,3] x) => (float[2,4] out) {
+            last = Scan <num_scan_inputs = 1, body = round (float[2,4] h, float[2,3] x_t) => (float[2,4] n) {
+                a = MatMul (x_t, W)
+                b = Add (h, a) c = Neg (a) d = Add (h, c)
+                e = Exp (d) f = Add (h, a) g = Tanh (f) p = Mul (b, e) q = Mul (p, g) n = Sub (q, h)
+            }> (start, x)
+            out = Identity (last)
+        }"""
+    random = np.random.default_rng(1)
+    weights = {n: random.standard_normal(s).astype(np.float32) for n, s in (("W", (3, 4)), ("start", (2, 4)))}
+    made = artifacts_of(source(body.replace("T,", "20,"), weights), RECIPE, REGISTRY)
+    looped = optimize(lower(made, REGISTRY, {}), REGISTRY).procedures[1]
+    (rounds,) = looped.loops
+    ops = [looped.calls[i].op for i in rounds]
+    assert ":Neg" not in ops and ops.count(":Sub") == 2 and ops.count(":Add") == 1
+
+
+def test_states_that_start_from_one_number_take_no_constant(tmp_path):
+    """The number is written into all elements: a state of any size adds nothing to the plan."""
+    body = """
+        m (float[20,2,3] x) => (float[2,300] out) {
+            begin = ConstantOfShape <value = float[1] {-0.5}> (shape)
+            last = Scan <num_scan_inputs = 1, body = round (float[2,300] h, float[2,3] x_t) => (float[2,300] n) {
+                a = MatMul (x_t, V) b = Add (h, a) n = Tanh (b)
+            }> (begin, x)
+            out = Identity (last)
+        }"""
+    random = np.random.default_rng(1)
+    weights = {"V": random.standard_normal((3, 300)).astype(np.float32), "shape": np.array([2, 300])}
+    made = artifacts_of(source(body, weights), RECIPE, REGISTRY)
+    plan = trainers.plan_of(made, REGISTRY)
+    assert len(plan.constants) < 16
+    x, _ = batch()
+    target = random.standard_normal((2, 300)).astype(np.float32)
+    check_built(made, plan, REGISTRY, tmp_path, [(x, target)])
 
 
 def test_models_whose_loops_have_no_gradient_are_unrolled(monkeypatch):

@@ -15,6 +15,7 @@ from case_sets import EVAL, GOLDEN, TRAIN, Trainer, folders, load, persistent, t
 from commands import Command, command_fixture  # noqa: F401  the fixture `minbuild`
 
 from minbuild.ir import ElementType, PlanTensor
+from minbuild.ir.dims import symbol
 from minbuild.planning.compile import compile_model
 from minbuild.planning.compiled_model import SHARED_NAMES_BYTES, CompiledModel, with_dense_plans
 from minbuild.planning.dense_file import DensePlan
@@ -94,6 +95,50 @@ def test_models_of_one_library_have_plans_of_one_form() -> None:
     assert dense_form(encode_plan(more, models[0].largest, dense=2)) == 1
     mixed = with_dense_plans((replace(models[0], plan=more), models[1]))
     assert mixed is not None and [dense_form(m.plan_bytes) for m in mixed] == [1, 1]
+
+
+def test_tensors_that_steps_name_often_are_there_again() -> None:
+    """Of 400 tensors that steps take one after the other, those that all of them take need no second byte."""
+    model = compile_model(GOLDEN / "dense_fixed", {}, {})
+    train = model.plan.routines[0]
+    first = next(s for s in train.steps if len(s.args) > 2)
+    extra = tuple(PlanTensor(PERSISTENT, 4 * i, ElementType.FLOAT, (1,)) for i in range(400))
+    count, rest = len(model.plan.tensors), first.args[2:]
+    steps = tuple(replace(first, args=(count + i, first.args[1], *rest)) for i in range(400))
+    plan = replace(
+        model.plan,
+        tensors=model.plan.tensors + extra,
+        routines=(replace(train, steps=(*train.steps, *steps)), *model.plan.routines[1:]),
+    )
+    both = [encode_plan(plan, {}, dense=form) for form in (0, 1)]
+    assert dense_form(both[1]) == 1
+    more = replace(model, plan=plan)
+    assert meaning(both[1], more) == meaning(both[0], more)
+    each = (
+        1 + len(first.args) + 1
+    )  # bytes of a step whose tensors are all near, and of the place of the new one
+    assert len(DensePlan.decode(both[1]).stream) < 400 * (each + 1)
+
+
+def test_dense_plans_count_negative_constants() -> None:
+    """A free size less 3, as of all slices but three."""
+    model = compile_model(GOLDEN / "dense", {}, {})
+    shorter = symbol(model.plan.symbols[0]) - 3
+    sliced = PlanTensor(PERSISTENT, 0, ElementType.FLOAT, (shorter,))
+    train = model.plan.routines[0]
+    step = train.steps[0]
+    taken = replace(step, args=(len(model.plan.tensors), *step.args[1:]))
+    plan = replace(
+        model.plan,
+        tensors=(*model.plan.tensors, sliced),
+        routines=(replace(train, steps=(*train.steps, taken)), *model.plan.routines[1:]),
+    )
+    more = replace(model, plan=plan)
+    plain = encode_plan(plan, model.largest)
+    assert -3 in decode_plan(plain)["exprs"]["a"].tolist()
+    for form in (1, 2, 3, 4):
+        dense = encode_plan(plan, model.largest, dense=form)
+        assert dense_form(dense) == form and meaning(dense, more) == meaning(plain, more)
 
 
 # ----------------------------------------------------------------------------------------------- on the device

@@ -26,6 +26,7 @@ from torch._higher_order_ops.while_loop import while_loop  # noqa: E402
 
 REGISTRY = registry()
 ROUNDS, BATCH, WIDTH = 24, 2, 6
+LARGEST_PLAN = 4096  # bytes, in the smaller encoding, which is the default for such loops
 Step = Callable[..., tuple[Any, Any]]
 
 
@@ -223,4 +224,6 @@ def test_exported_loops_train_as_in_double_precision(case: tuple[Any, ...], tmp_
         scale = np.abs(gradient).max()
         np.testing.assert_allclose(trainer.gradients[name], gradient, rtol=0, atol=1e-6 * scale, err_msg=name)
         np.testing.assert_allclose(session.gradient(name), gradient, rtol=0, atol=2e-5 * scale, err_msg=name)
-    print(f"plan {len(encode_plan(plan, {})):,} bytes")
+    tables, streams = (len(encode_plan(plan, {}, dense=form)) for form in (0, 2))
+    assert min(tables, streams) <= LARGEST_PLAN
+    print(f"plan {tables:,} bytes as tables, {streams:,} as streams")

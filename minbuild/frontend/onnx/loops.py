@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from minbuild.frontend.onnx.common_subexpressions import without_repetitions
 from minbuild.frontend.onnx.subgraphs import captured, graphs_in
 from minbuild.frontend.onnx.unrolling import Scope
 from minbuild.ir import ElementType, Graph, Node, TensorType
@@ -76,6 +77,7 @@ def directions(node: Node, key: str, count: int) -> tuple[int, ...]:
 
 def _closed(node: Node, graph: Graph, count: int, scope: Scope) -> Node:
     """The node whose body reads nothing from around it."""
+    graph = without_repetitions(graph)
     states = len(node.inputs) - count
     around = sorted(captured(graph))
     constants: dict[str, np.ndarray] = {}

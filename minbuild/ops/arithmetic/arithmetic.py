@@ -29,6 +29,7 @@ from minbuild.ops.core.definition import (
     itself,
 )
 from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.pattern import Match, Replacement, Rewrite, RewritingOp
 from minbuild.ops.core.value import Results, Value
 
 add_kernel = binary_kernel("add", FLOATS + UNSIGNED)
@@ -91,6 +92,9 @@ def _sub_gradient(b: GradientBuilder) -> Results:
 
 
 def _mul_gradient(b: GradientBuilder) -> Results:
+    if b.x[0].name == b.x[1].name:  # a square
+        once = b.dy[0] * b.x[0]
+        return once, once
     shape = joint_shape(b.ctx)
     return tuple(b.summed_to(b.dy[0] * b.x[1 - i], shape, i) for i in (0, 1))
 
@@ -103,6 +107,12 @@ def _div_gradient(b: GradientBuilder) -> Results:
     return b.summed_to(da, shape, 0), db
 
 
+def _difference(match: Match) -> Replacement | None:
+    """x + (-y) is x - y to the bit. Operands of different shapes may be more than the kernel of other calls can."""
+    alike = match.types["x"] == match.types["y"] == match.result
+    return Replacement(":Sub", ("x", "y"), {}) if alike else None
+
+
 def _op(
     name: str,
     kernel: KernelFunction,
@@ -110,8 +120,9 @@ def _op(
     gradient: Callable[[GradientBuilder], Results],
     cases: Callable[..., Iterable[TestCase]] = _cases,
     rematerialize: Callable[[Call, OpContext], Call | None] | None = None,
+    rewrites: tuple[Rewrite, ...] = (),
 ) -> Op:
-    return Op(
+    return RewritingOp(
         name,
         since=(7, 13, 14),
         infer=joint_type,
@@ -124,11 +135,13 @@ def _op(
         channels=elementwise_channels,
         cases=cases,
         gradient=gradient,
+        rewrites=rewrites,
     )
 
 
+_NEGATIVE = Rewrite(("Add", "x", ("Neg", "y")), _difference, shared=True)
 add = _op("Add", add_kernel, np.add, _add_gradient, rematerialize=itself)
-sub = _op("Sub", sub_kernel, np.subtract, _sub_gradient)
+sub = _op("Sub", sub_kernel, np.subtract, _sub_gradient, rewrites=(_NEGATIVE,))
 mul = _op("Mul", mul_kernel, np.multiply, _mul_gradient)
 div = _op("Div", div_kernel, _divide, _div_gradient, _div_cases)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -20,6 +20,24 @@ from minbuild.passes.analysis.effects import updates_in_place
 
 LOOP = "minbuild:Scan"
 LONGEST_BODY = 120  # calls; a plan counts the steps of a loop in a byte
+
+
+def bodies(procedure: Procedure) -> Iterator[Procedure]:
+    """The bodies of its loops."""
+    return (call.attributes["body"] for call in procedure.calls if call.op == LOOP)
+
+
+def with_bodies(procedure: Procedure, rewrite: Callable[[Procedure], Procedure]) -> Procedure:
+    """`procedure` with the bodies of its loops, then itself, as `rewrite` makes them."""
+    if any(True for _ in bodies(procedure)):
+        calls = (
+            replace(c, attributes={**c.attributes, "body": rewrite(c.attributes["body"])})
+            if c.op == LOOP
+            else c
+            for c in procedure.calls
+        )
+        procedure = replace(procedure, calls=tuple(calls))
+    return rewrite(procedure)
 
 
 class Builder(Protocol):

@@ -135,7 +135,7 @@ class _Expansion:
         self.values[name] = Value(name, self.body.values[inner].type, sample=True, backward=backward)
         self.alias[name] = outer
         if self.guard:
-            self.fill(outer, fills=True)
+            self.fill(outer)
         self.write(inner, name, behind=-1)
 
     def carry(self, i: int) -> None:
@@ -152,7 +152,7 @@ class _Expansion:
         self.values.setdefault(place, Value(place, self.body.values[inner].type))
         if self.add_up(inner, after, start, place, fills=True):
             return
-        self.before.append(Call(_COPY, 1, self.call.node, (start,), (place,)))
+        self.begin(start, place)
         self.values[inner] = replace(self.body.values[inner], role=Role.TEMPORARY)
         self.alias[inner] = place
         name = f"{after} (next {place})"
@@ -237,19 +237,29 @@ class _Expansion:
                 outputs = tuple(summed if n == owner else n for n in source.outputs)
                 added = source.accumulate | {output}
                 self.inside[made[0]] = replace(source, outputs=outputs, accumulate=added)
-                self.fill(place, fills)
+                if fills:
+                    self.fill(place)
                 return True
         at = made[0] + 1 if made else len(self.inside)
         step = Call(_ADD_TO, 1, self.call.node, (part,), outputs=(name,), accumulate=frozenset({0}))
         self.inside.insert(at, step)
-        self.fill(place, fills)
+        if fills:
+            self.fill(place)
         return True
 
-    def fill(self, place: str, fills: bool) -> None:
-        if fills:
-            value = self.values[place]
-            zero = {"value": np.zeros(1, value.type.element.dtype)}
-            self.before.append(Call(FILL, 9, self.call.node, (), outputs=(place,), attributes=zero))
+    # ------------------------------------------------------------------------------------------------- starts
+
+    def begin(self, start: str, place: str) -> None:
+        """Has a state start: one number in all elements takes no constant of that size."""
+        constant = self.values[start].constant
+        if constant is None or constant.dtype == object or constant.size < 2 or not _is_uniform(constant):
+            self.before.append(Call(_COPY, 1, self.call.node, (start,), (place,)))
+        else:
+            self.fill(place, constant.ravel()[0])
+
+    def fill(self, place: str, number: np.generic | int = 0) -> None:
+        one = {"value": np.full(1, number, self.values[place].type.element.dtype)}
+        self.before.append(Call(FILL, 9, self.call.node, (), outputs=(place,), attributes=one))
 
     def assembled(self) -> Procedure:
         calls = self.procedure.calls
@@ -269,3 +279,8 @@ class _Expansion:
             loops=(range(start, start + len(rounds)), *later),
             samples=self.call.attributes["rounds"],  # of the first, which is expanded last
         )
+
+
+def _is_uniform(array: np.ndarray) -> bool:
+    """True if all elements have the same bits."""
+    return array.tobytes() == array.ravel()[:1].tobytes() * array.size

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 
 from minbuild.ir import Call, Procedure, Program
 from minbuild.ops import Registry
@@ -15,6 +16,7 @@ from minbuild.ops.core.pattern import COMMUTATIVE, Match, Pattern, Replacement, 
 from minbuild.passes.analysis.aliases import present_inputs, present_outputs
 from minbuild.passes.analysis.effects import Accesses, Effects
 from minbuild.passes.analysis.liveness import readers
+from minbuild.passes.lowering.loop_call import bodies, with_bodies
 from minbuild.passes.rewrite.view_elimination import without_view
 
 
@@ -28,14 +30,15 @@ def fuse_patterns(procedure: Procedure, registry: Registry) -> Procedure:
 def fuse_shared(program: Program, registry: Registry) -> Program:
     """`program` with the `shared` rewrites of operators that have a kernel which some call of it has; `registry` has
     the operators."""
-    calls = (call for procedure in program.procedures for call in procedure.calls)
+    everything = chain.from_iterable((p, *bodies(p)) for p in program.procedures)
+    calls = (call for procedure in everything for call in procedure.calls)
     used = {kernel.function for call in calls for kernel in registry.ops[call.op].kernels}
     ops = (op for _, op in sorted(registry.ops.items()) if isinstance(op, RewritingOp))
     sharing = (op for op in ops if used.intersection(kernel.function for kernel in op.kernels))
     rules = [each for op in sharing for each in op.rewrites if each.shared]
     if not rules:
         return program
-    procedures = (_fused(p, registry, rules) for p in program.procedures)
+    procedures = (with_bodies(p, lambda each: _fused(each, registry, rules)) for p in program.procedures)
     return replace(program, procedures=tuple(procedures))
 
 
