@@ -8,7 +8,7 @@ uniform as in peft, B with zeros: the adapted model computes what the model did.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from zlib import crc32
@@ -17,6 +17,7 @@ import numpy as np
 
 from minbuild.authoring.recipe import LoraOptions, Source
 from minbuild.errors import BadInput
+from minbuild.frontend.onnx.quantization_pairs import DYNAMIC_FAKE_QUANT
 from minbuild.frontend.onnx.subgraphs import names_read
 from minbuild.ir import Checkpoint, Graph, Node, TrainingArtifacts
 from minbuild.options.did_you_mean import did_you_mean, listed
@@ -24,15 +25,17 @@ from minbuild.options.did_you_mean import did_you_mean, listed
 A, B = ".lora_A", ".lora_B"
 ADAPTER = re.compile(r"\.lora_(embedding_)?[AB](\.|$)")  # in names, peft's too
 _THROUGH = ("Cast", "Dequantize", "DequantizeLinear", "FakeQuant", "Identity", "Transpose")
+_DEQUANTISING = ("Cast", "Dequantize", "DequantizeLinear")
 _PACKED = ("MatMulNBits", "MatMulBnb4")
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """A node that multiplies by a weight, and what its adapter looks like: shapes of A and B."""
+    """A node that multiplies by a weight, the value `x` that its adapter reads, and shapes of A and B."""
 
     weight: str
     node: Node
+    x: str
     a: tuple[int, ...]
     b: tuple[int, ...]
 
@@ -107,14 +110,16 @@ def _layers(graph: Graph, rank: int) -> Iterator[_Layer]:
         at = 0 if node.op_type == "Gather" else 1
         if len(node.inputs) <= at:
             continue
-        weight, shape = _root(node.inputs[at], graph, makers)
+        packed = node.op_type in _PACKED and bool(node.domain)
+        weight, shape = _root(node.inputs[at], graph, makers, packed)
         if not weight:
             continue
-        if node.op_type in _PACKED and node.domain:
+        x = _unquantised(node.inputs[1 - at], makers)
+        if packed:
             size = int(node.attributes["K"]), int(node.attributes["N"])
         elif node.op_type == "Conv" and node.attributes.get("group", 1) == 1 and len(shape) > 2:
             ones = (1,) * (len(shape) - 2)
-            yield _Layer(weight, node, (rank, *shape[1:]), (shape[0], rank, *ones))
+            yield _Layer(weight, node, x, (rank, *shape[1:]), (shape[0], rank, *ones))
             continue
         elif len(shape) != 2 or node.domain:
             continue
@@ -124,26 +129,42 @@ def _layers(graph: Graph, rank: int) -> Iterator[_Layer]:
             size = shape[0], shape[1]
         else:
             continue
-        yield _Layer(weight, node, (size[0], rank), (rank, size[1]))
+        yield _Layer(weight, node, x, (size[0], rank), (rank, size[1]))
 
 
-def _root(name: str, graph: Graph, makers: dict[str, Node]) -> tuple[str, tuple[int, ...]]:
-    """The initializer that a value is, but for its type and layout, and the value's shape; "" where it is none."""
+def _unquantised(name: str, makers: Mapping[str, Node]) -> str:
+    """The value before its dynamic quantisation: an adapter beside integer products reads floats, as they do, and no
+    rounded copy is kept for its gradient."""
+    made = makers.get(name)
+    return made.inputs[0] if made is not None and made.op_type == DYNAMIC_FAKE_QUANT else name
+
+
+def _root(
+    name: str, graph: Graph, makers: dict[str, Node], packed: bool = False
+) -> tuple[str, tuple[int, ...]]:
+    """The initializer that a value is, but for its type and layout, and the value's shape; "" where it is none, or has
+    integers that are no quantised numbers. Those of a `packed` weight are, as its layer reads it."""
     turns: list[tuple[int, ...]] = []
     stored: tuple[int, ...] = ()  # of weights whose bytes do not show it
+    dequantised = packed
     while name in makers and makers[name].op_type in _THROUGH:
         node = makers[name]
         if node.op_type == "Transpose":
             turns.append(tuple(node.attributes.get("perm", ())))
         elif node.op_type == "Dequantize":
             stored = tuple(node.attributes["shape"])
+        dequantised |= node.op_type in _DEQUANTISING
         name = node.inputs[0]
-    if name not in graph.initializers:
+    if name not in graph.initializers or (_integers(graph.initializers[name]) and not dequantised):
         return "", ()
     shape = stored or tuple(np.asarray(graph.initializers[name]).shape)
     for perm in reversed(turns):
         shape = tuple(shape[i] for i in perm) if perm else shape[::-1]
     return name, shape
+
+
+def _integers(array: np.ndarray) -> bool:
+    return np.asarray(array).dtype.kind in "biu"
 
 
 def _first_values(title: str, layer: _Layer, graph: Graph) -> dict[str, np.ndarray]:
@@ -177,11 +198,11 @@ def _with_adapter(layer: _Layer, title: str, scale: float, opset: int) -> Iterat
 
     yield replace(node, outputs=(base, *node.outputs[1:]))
     if node.op_type == "Conv":
-        yield made("Conv", (node.inputs[0], title + A), low, **dict(node.attributes))
+        yield made("Conv", (layer.x, title + A), low, **dict(node.attributes))
     elif node.op_type == "Gather":
-        yield made("Gather", (title + A, node.inputs[1]), low)
+        yield made("Gather", (title + A, layer.x), low)
     else:
-        yield made("MatMul", (node.inputs[0], title + A), low)
+        yield made("MatMul", (layer.x, title + A), low)
     if scale != 1:
         yield made("Constant", (), f"{low}/scale", value=np.array(scale, np.float32))
         yield made("Mul", (low, f"{low}/scale"), f"{low}/scaled")

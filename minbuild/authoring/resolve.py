@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from minbuild.authoring.autodiff.gradient_operator import without_gradient_nodes
 from minbuild.authoring.fixed_inputs import is_single_number, with_fixed_inputs, with_known_branches
+from minbuild.authoring.integer_operators.rewrite import with_float_operators
 from minbuild.authoring.lora import with_adapters
 from minbuild.authoring.loss_graph import with_loss
 from minbuild.authoring.masked_selection import with_fixed_selections
@@ -101,6 +102,7 @@ def _plain(model: Source, operators: Registry, keeps_merged: bool) -> tuple[Sour
     """The model with weights as initializers, also those that its exporter folded into constants or, unless
     `keeps_merged`, merged; without Gradient nodes, and with quantisation through which gradients flow; and notes.
     Raises Unsupported."""
+    model = replace(model, graph=with_float_operators(model.graph, model.opset))
     model, unfolded = with_unfolded_constants(model)
     taken, scalars = with_known_branches(model.graph, operators), model.metadata.parameters
     taken = with_lifted_constants(taken)

@@ -15,6 +15,7 @@ from minbuild.errors import VerificationFailed
 from minbuild.frontend.artifacts import load_artifacts
 from minbuild.ir import ElementType, Graph, Node, TrainingArtifacts
 from minbuild.ops import Registry, registry
+from minbuild.ops.quantization.dynamic_fake_quant import dynamic_fake_quant
 from minbuild.ops.quantization.fake_quant import fake_quant
 from minbuild.passes.lowering.lower import lower
 from minbuild.reference.interpreter import ReferenceTrainer
@@ -91,9 +92,13 @@ class _Check:
 
 
 def _without_rounding(operators: Registry) -> Registry:
-    """The registry with a FakeQuant that cuts off but does not round: its gradient is that of this function."""
-    cut_off = replace(fake_quant, reference=_cut_off)
-    return replace(operators, ops={**operators.ops, f"{fake_quant.domain}:{fake_quant.name}": cut_off})
+    """The registry with a FakeQuant that cuts off but does not round, and a DynamicFakeQuant that does neither: their
+    gradients are those of these functions."""
+    smooth = (
+        replace(fake_quant, reference=_cut_off),
+        replace(dynamic_fake_quant, reference=lambda attributes, x: x),
+    )
+    return replace(operators, ops={**operators.ops, **{op.key: op for op in smooth}})
 
 
 def _cut_off(

@@ -12,20 +12,26 @@ from minbuild.frontend.onnx.subgraphs import names_read
 from minbuild.ir import Graph, Node
 
 FAKE_QUANT, MICROSOFT = "FakeQuant", "com.microsoft"
+DYNAMIC_FAKE_QUANT, MINBUILD = "DynamicFakeQuant", "minbuild"
+_DYNAMIC_SINCE = 11  # the first opset with DynamicQuantizeLinear
 QUANTIZED_TYPES = ("int8", "uint8", "int16", "uint16")
 
 
 def with_quantization_pairs(graph: Graph, opset: int, per_tensor: bool = True) -> Graph:
-    """The graph with pairs in place of FakeQuant nodes; of those only that have scales along an axis, unless
-    `per_tensor`. Nodes whose scale is no constant stay. `graph` is in version `opset` of ONNX's own operators."""
+    """The graph with pairs in place of FakeQuant and DynamicFakeQuant nodes; of those only that have scales along an
+    axis, unless `per_tensor`. FakeQuant nodes whose scale is no constant stay. `graph` is in version `opset` of ONNX's
+    own operators."""
     added: dict[str, np.ndarray] = {}
     nodes: list[Node] = []
     read = {name for node in graph.nodes for name in names_read(node)} | set(graph.outputs)
     for node in graph.nodes:
+        if node.title == f"{MINBUILD}:{DYNAMIC_FAKE_QUANT}" and per_tensor and opset >= _DYNAMIC_SINCE:
+            nodes += _dynamic_pair(node, opset)
+            continue
         expands = node.op_type == FAKE_QUANT and (per_tensor or "axis" in node.attributes)
         expands = expands and read.isdisjoint(node.outputs[1:])
         nodes += _pair(node, graph, opset, added) if expands else (node,)
-    if not added:
+    if len(nodes) == len(graph.nodes):
         return graph
     return replace(graph, nodes=tuple(nodes), initializers={**graph.initializers, **added})
 
@@ -70,6 +76,13 @@ def _pair(node: Node, graph: Graph, opset: int, added: dict[str, np.ndarray]) ->
         outputs=node.outputs[:1],
         attributes=where,
     )
+
+
+def _dynamic_pair(node: Node, opset: int) -> Iterator[Node]:
+    names = tuple(f"{node.name}/{part}" for part in ("quantized", "scale", "zero_point"))
+    name = f"{node.name}/Quantize"
+    yield Node("DynamicQuantizeLinear", "", opset, name=name, inputs=node.inputs, outputs=names)
+    yield Node("DequantizeLinear", "", opset, name=node.name, inputs=names, outputs=node.outputs)
 
 
 def _opset_with(node: Node, kind: np.dtype[Any], narrow: bool) -> int:

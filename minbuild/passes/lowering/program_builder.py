@@ -23,13 +23,13 @@ from minbuild.ops.core.definition import RULE_ERRORS, Op, OpContext, ShapeMismat
 from minbuild.ops.core.graph_builder import GraphBuilder, named
 from minbuild.ops.core.kernel import FLOATS
 from minbuild.passes.lowering.loop_call import body_graph, loop_call
+from minbuild.passes.lowering.missing_operators import no_operator
 from minbuild.passes.lowering.symbol_unification import SymbolUnification
 
 MOST_FOLDED = 1 << 24  # elements of a constant that is computed from smaller ones
 MOST_REPEATED = 16  # elements of a constant that is one number, expanded
 _EXPAND = ":Expand"
 _VIEWED = 1 << 20  # bytes of a constant that is not copied into C order
-_NO_OPERATOR = "no such operator here. Leave it out of the model, or define it with --ops-dir"
 
 
 _NEEDS_SIZE = re.compile(
@@ -73,7 +73,7 @@ class Lowering:
         if any(name in self.broken for name in node.inputs if name):
             self.broken.update(node.outputs)
             if op is None and not is_unrolled(node) and not is_function(node):  # whatever its inputs may be
-                self.report(node, _NO_OPERATOR)
+                self.report(node, no_operator(node))
             return
         problem, sizes, count = None, tuple[Dim, ...](), len(self.findings)
         try:
@@ -84,7 +84,7 @@ class Lowering:
             elif op is not None:
                 self.apply(op, node, origin)
             else:
-                problem = _NO_OPERATOR
+                problem = no_operator(node)
         except _FollowsFromReported:
             self.broken.update(node.outputs)
         except UnsupportedUse as error:

@@ -1,0 +1,30 @@
+"""Operators that are not supported: what to do about each, where something better than to leave it out is known."""
+
+from __future__ import annotations
+
+from minbuild.ir import Node
+
+_MICROSOFT = "com.microsoft"
+_ANY = "Leave it out of the model, or define it with --ops-dir"
+_PAIRS = "Quantise again with quant_format=QuantFormat.QDQ, which trains"
+_FUSED = "Quantise the model as it was exported, before ONNX Runtime's optimizer for transformers fuses nodes into one"
+_LSTM = (
+    "Quantise again with op_types_to_quantize=['MatMul', 'Gather'], which leaves LSTMs in float: the hidden states of "
+    "this one are quantised in every time step"
+)
+_CURES = {
+    "DynamicQuantizeLSTM": _LSTM,
+    "DynamicQuantizeMatMul": "Take the model as the quantizer wrote it, not as ONNX Runtime optimized it",
+    "MatMulIntegerToFloat": "Take the model as the quantizer wrote it, not as ONNX Runtime optimized it",
+    "QAttention": _FUSED,
+    "QEmbedLayerNormalization": _FUSED,
+}
+
+
+def no_operator(node: Node) -> str:
+    """The problem with a node whose operator is not known here, and its cure."""
+    cure = _ANY
+    if node.domain == _MICROSOFT:
+        quantised = node.op_type.startswith("QLinear") or node.op_type == "QGemm"
+        cure = _CURES.get(node.op_type, _PAIRS if quantised else _ANY)
+    return f"no such operator here. {cure}"
