@@ -12,9 +12,11 @@ from minbuild.ir import RESET_INPUT, Call, ElementType, Procedure, Role
 from minbuild.ir.plan import LONGEST_COUNTED
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import HALVES, UnsupportedUse
+from minbuild.ops.quantization.fake_quant import FAKE_QUANT, FAKE_QUANT_GRAD
 from minbuild.passes.analysis.aliases import present_inputs
 from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.instruction_selection import context_of, select_kernels
+from minbuild.passes.analysis.liveness import only_read_as, readers
 from minbuild.passes.analysis.symbolic_data import is_symbolic_data
 from minbuild.passes.contracts import Invariant, Relation
 
@@ -143,6 +145,17 @@ def _wide_indices(procedure: Procedure, registry: Registry) -> Iterator[str]:
             yield f"node '{call.node}' ({call.op}) writes '{name}' of {procedure.values[name].type.element.label}"
 
 
+def _wide_masks(procedure: Procedure, registry: Registry) -> Iterator[str]:
+    effects = Effects(procedure, registry)
+    read_by = readers(procedure, effects)
+    for call in procedure.calls:
+        name = call.outputs[1] if call.op == FAKE_QUANT and len(call.outputs) > 1 else ""
+        if not name or procedure.values[name].type.element is not ElementType.BOOL:
+            continue
+        if only_read_as(procedure, effects, name, read_by[name], op=FAKE_QUANT_GRAD, number=1):
+            yield f"node '{call.node}' ({call.op}) writes a byte for each element of '{name}'"
+
+
 def _samples_outside(procedure: Procedure, registry: Registry) -> Iterator[str]:
     inside = {index for loop in procedure.loops for index in loop}
     for index, call in enumerate(procedure.calls):
@@ -206,6 +219,9 @@ NO_DEAD_CALLS = Invariant("every call has a result", _dead)
 NO_SYMBOLIC_DATA = Invariant("no kernel reads free dimensions as data", _symbolic_data)
 HALVES_SERVED = Invariant("calls on 16-bit numbers have kernels for them", _unserved_halves)
 NARROW_INDICES = Invariant("indices that only the gradient of pooling reads take a byte", _wide_indices)
+MASKS_OF_BITS = Invariant(
+    "masks that only the gradient of FakeQuant reads take a bit an element", _wide_masks
+)
 SAMPLES_IN_LOOPS = Invariant("single samples are touched in loops only", _samples_outside)
 ALWAYS = (TYPED, ACYCLIC_ALIASES, TOPOLOGICAL, SINGLE_WRITER, DISJOINT_LOOPS)
 

@@ -14,6 +14,7 @@ from minbuild.passes.invariants import (
     ALWAYS,
     CALLS_REPEATED,
     HALVES_SERVED,
+    MASKS_OF_BITS,
     NARROW_INDICES,
     NO_ACCUMULATORS,
     NO_DEAD_CALLS,
@@ -43,6 +44,7 @@ from minbuild.passes.rewrite.hoist_updates import hoist_parameter_updates
 from minbuild.passes.rewrite.in_place import run_in_place
 from minbuild.passes.rewrite.legalize_half import legalize_half_precision
 from minbuild.passes.rewrite.narrow_pool_indices import narrow_pool_indices
+from minbuild.passes.rewrite.quantized_activations import add_codes, pack_quantization_masks
 from minbuild.passes.rewrite.recompute_ranges import recompute_ranges
 from minbuild.passes.rewrite.rematerialization import rematerialize_cheap
 from minbuild.passes.rewrite.slice_channels import slice_channels
@@ -91,8 +93,10 @@ PASSES: tuple[Pass, ...] = (
     Pass(fuse_shared.__name__, fuse_shared, requires=(NO_VIEWS,), ensures=(NO_VIEWS, NO_DEAD_CALLS)),
     _each(fuse_dequantization, requires=(NO_VIEWS,), ensures=(NO_VIEWS,)),
     _each(narrow_pool_indices, requires=(), ensures=(NARROW_INDICES,), preserves=(SAME_CALLS,)),
+    _each(pack_quantization_masks, requires=(), ensures=(MASKS_OF_BITS,), preserves=(SAME_CALLS,)),
     _each(fuse_gradient_accumulation, requires=(), ensures=(NO_ACCUMULATORS,), preserves=(NO_MORE_CALLS,)),
     _each(drop_dead_code, requires=(), ensures=(NO_DEAD_CALLS,), preserves=(NO_NEW_CALLS,)),
+    _each(add_codes, requires=_LINEAR, ensures=_LINEAR, preserves=(NO_MORE_CALLS,), bodies=False),
     _each(sink_code, requires=_LINEAR, ensures=_LINEAR, preserves=(SAME_CALLS,)),
     _each(
         rematerialize_cheap,
@@ -101,6 +105,7 @@ PASSES: tuple[Pass, ...] = (
         preserves=(CALLS_REPEATED,),
         bodies=False,
     ),
+    _each(drop_dead_code, requires=(), ensures=(NO_DEAD_CALLS,), preserves=(NO_NEW_CALLS,)),
     _each(repeat_inexpensive, requires=(NO_VIEWS,), ensures=(NO_VIEWS,), preserves=(CALLS_REPEATED,)),
     _each(elide_copies, requires=_LINEAR, ensures=_LINEAR, preserves=(NO_NEW_CALLS,)),
     Pass(recompute_ranges.__name__, recompute_ranges, requires=_LINEAR, ensures=_LINEAR),

@@ -167,6 +167,18 @@ POOL = procedure_of(
 )  # fmt: skip
 
 
+CUT_OFF = procedure_of(
+    (
+        call("com.microsoft:FakeQuant", "x,s,s", "q,m", quant_min=0, quant_max=9),
+        call("com.microsoft:FakeQuantGrad", "q,m", "y"),
+    ),
+    {
+        **dict.fromkeys("xqy", TensorType(FLOAT, (3, 4))), "s": TensorType(FLOAT, ()),
+        "m": TensorType(ElementType.BOOL, (3, 4)),
+    },
+)  # fmt: skip
+
+
 ADDED = procedure_of((call(":Add", "x,n", "y"),), dict.fromkeys("xy", TensorType(INT64, (1,))))
 
 
@@ -180,6 +192,7 @@ BEFORE = {  # a procedure that breaks what a pass ensures
         "no kernel for float16",
     ),
     "narrow_pool_indices": (POOL, "writes 'i' of int64"),
+    "pack_quantization_masks": (CUT_OFF, "writes a byte for each element of 'm'"),
 }
 
 

@@ -6,9 +6,9 @@ The sources of each trimmed trainer and a driver that evaluates, trains and upda
 loads are built with g++ into one program. "packed" and "recurrent" are models of real size beside the artifact sets,
 for packed products, convolutions and recurrent layers, "rows" has normalizations, "narrow" convolutions over small
 images, "halves" has products of halves in native arithmetic, number by number on this machine; "quantized-..." have
-weights in four and eight bits. --threads: libraries with four threads, and the thread sanitizer instead. --dense: with
-dense plans, 2 and 4: with 8-bit indices, from 3 on: with shared names; --compiled: with plans compiled in. Ends with 1
-if any program reports anything.
+weights in four and eight bits, or quantized activations. --threads: libraries with four threads, and the thread
+sanitizer instead. --dense: with dense plans, 2 and 4: with 8-bit indices, from 3 on: with shared names; --compiled:
+with plans compiled in. Ends with 1 if any program reports anything.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
 from case_sets import EVAL, TRAIN, CaseSet, Trainer, folders, load, trainer  # noqa: E402
 from packed_model import MODELS as LARGE  # noqa: E402
 from packed_model import packed_set  # noqa: E402
+from quantized_activation_nets import MODELS as ACTIVATIONS  # noqa: E402
 from quantized_nets import MODELS, artifact_set  # noqa: E402
 
 from minbuild.codegen.sources import emit_sources  # noqa: E402
@@ -226,6 +227,7 @@ def main() -> int:
     failed = []
     with tempfile.TemporaryDirectory() as place:
         quantized = [artifact_set(Path(place), name) for name in MODELS]
+        quantized += [artifact_set(Path(place), name, models=ACTIVATIONS) for name in ACTIVATIONS]
         sets = [*folders(), *(packed_set(Path(place), name=name) for name in LARGE), *quantized]
         if unknown := set(chosen) - {path.name for path in sets}:
             parser.error(f"no such set: {', '.join(sorted(unknown))}")

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from minbuild.authoring import Recipe, make_artifacts, write_artifacts
 from minbuild.authoring.recipe import LoraOptions
 
+Models = Mapping[str, tuple[Callable[[Path], Path], Recipe]]
 LORA = Recipe(loss="cross-entropy", lora=LoraOptions(("*.q",), 2))
 CLASSES = 4
 
@@ -220,7 +221,7 @@ def training(name: str) -> Recipe:
 
 
 SMALL, LARGE, BLOCKED = (33, 70, CLASSES), (330, 208, 330, CLASSES), (48, 64, CLASSES)
-MODELS: Mapping[str, tuple[Callable[[Path], Path], Recipe]] = {
+MODELS: Models = {
     "int8": (lambda f: dense(f, "int8 rows", SMALL), LORA),
     "uint8": (lambda f: dense(f, "uint8 zeros", SMALL), LORA),
     "int8 columns": (lambda f: dense(f, "int8 columns zeros", SMALL), LORA),
@@ -239,9 +240,9 @@ MODELS: Mapping[str, tuple[Callable[[Path], Path], Recipe]] = {
 }
 
 
-def artifact_set(folder: Path, name: str, samples: int = 19) -> Path:
-    """The artifacts of one of MODELS with a batch, in the form of an artifact set."""
-    make, recipe = MODELS[name]
+def artifact_set(folder: Path, name: str, samples: int = 19, models: Models = MODELS) -> Path:
+    """The artifacts of one of `models` with a batch, in the form of an artifact set."""
+    make, recipe = models[name]
     model = make(folder)
     path = folder / f"quantized {name}".replace(" ", "-")
     path.mkdir()

@@ -165,6 +165,7 @@ class Op:
     zero_when_absent  inputs in whose place the kernel takes zeros where they are absent
     generator   the input, after those in the model, that holds the count of random draws
     rematerialize  the call that computes output 0 a second time, for results cheaper to compute than to keep
+    codes       the output, of fewer bytes, from which that call computes output 0 where it is there
     inexpensive True if a second call takes little time for the bytes of its result, other than results so cheap that
                 `rematerialize` has them made again wherever that is possible
     flops       multiplications of an application, for operators where they dominate: a bound for rematerialization
@@ -198,6 +199,7 @@ class Op:
     zero_when_absent: frozenset[int] = frozenset()
     generator: int | None = None
     rematerialize: Callable[[Call, OpContext], Call | None] | None = None
+    codes: int | None = None
     inexpensive: bool = False
     flops: Callable[[OpContext], Dim] | None = None
     batched_inputs: Callable[[OpContext], Iterable[int]] | None = None

@@ -1,16 +1,20 @@
 """FakeQuant, which rounds to the numbers a quantised type can hold, and its straight-through gradient.
 
-ONNX Runtime has one scale for a tensor; attributes `axis` and `block_size`, as QuantizeLinear has them, are ours."""
+ONNX Runtime has one scale for a tensor; attributes `axis` and `block_size`, as QuantizeLinear has them, are ours. On
+the device the mask for the gradient takes a bit an element, and results that gradients read are kept as codes, the
+quantised numbers themselves (passes/rewrite/quantized_activations.py).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from minbuild.ir import TensorType
-from minbuild.ir.dims import product
+from minbuild.ir import Call, ElementType, Shape, TensorType
+from minbuild.ir.dims import ceil_div, product
 from minbuild.ops.core.definition import (
     BOOL,
     FLOATS,
@@ -20,19 +24,49 @@ from minbuild.ops.core.definition import (
     OpContext,
     TestCase,
     UnsupportedUse,
-    itself,
+    every_input,
+    first_input,
+    same_as,
 )
-from minbuild.ops.core.graph_builder import GradientBuilder, GraphBuilder
-from minbuild.ops.core.value import Results, Value
+from minbuild.ops.core.graph_builder import GradientBuilder
+from minbuild.ops.core.value import Results
+from minbuild.ops.quantization.fake_quant_axes import per_axis, quantised_range
 
 _LARGEST = 1 << 21  # of quantised numbers: the kernel rounds up to twice that
-_WIDE = 1 << 20  # beyond every quantised type that is cut off elsewhere
+MASK_BITS = ElementType.UINT8  # eight elements
+_MASKS = (MASK_BITS, BOOL)
+_CODES = (ElementType.UINT8, ElementType.UINT16)
+FAKE_QUANT, FAKE_QUANT_GRAD = "com.microsoft:FakeQuant", "com.microsoft:FakeQuantGrad"
+DECODE = "minbuild:Decode"
 fake_quant_kernel = KernelFunction(
     "fake_quant",
-    ("y:T=?", "inside:bool=?", "x:T", "scale:T", "zero_point:T"),
+    ("y:T=?", "inside:M=?", "codes:C=?", "x:T", "scale:T", "zero_point:T"),
     params=("quant_min:float", "quant_max:float"),
-    types={"T": FLOATS},
+    types={"T": FLOATS, "M": _MASKS, "C": _CODES},
+    features={"inside": "masks for gradients", "codes": "results kept as quantised numbers"},
 )
+grad_kernel = KernelFunction(
+    "fake_quant_grad", ("dx:T=", "dy:T", "inside:M"), types={"T": FLOATS, "M": _MASKS}
+)
+decode_kernel = KernelFunction(
+    "decode",
+    ("y:T=", "codes:C", "scale:T", "zero_point:T"),
+    params=("quant_min:float",),
+    types={"T": FLOATS, "C": _CODES},
+)
+
+
+def bits_shape(shape: Shape) -> Shape:
+    """Bytes of a mask with a bit for each element of `shape`, in as many dimensions. A sample has its own bytes."""
+    if len(shape) < 2:
+        return shape
+    return (shape[0], ceil_div(product(shape[1:]), 8), *(1,) * (len(shape) - 2))
+
+
+def code_type(attributes: Mapping[str, Any]) -> ElementType | None:
+    """The smallest type of numbers from 0 for all quantised ones; None where that is no smaller than a float."""
+    low, high = quantised_range(attributes)
+    return next((t for t in _CODES if high - low <= np.iinfo(t.dtype).max), None)
 
 
 def _infer(ctx: OpContext) -> Sequence[TensorType]:
@@ -41,61 +75,34 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return TensorType(ctx.element(), ctx.shape()), TensorType(BOOL, ctx.shape())
 
 
-def _per_axis(b: GraphBuilder) -> Results:
-    """With one scale for each index of `axis`, or for each `block_size` of them: x / scale rounded with the scale 1,
-    times scale. Zero points that differ move what is cut off instead of what is rounded, as ties go to even."""
-    if "axis" not in b.ctx.attributes:
-        return None
-    x, scale = b.x[0], _beside(b, 1)
-    split = _split(b)
-    ratio = (x.reshape(split) if split else x) / scale
-    low, high = _range(b.ctx.attributes)
-    point = b.ctx.content(2)
-    one = b.constant(1)
-    if point is not None and np.unique(point).size == 1:
-        bounds = {"quant_min": low, "quant_max": high}
-        zero = b.constant(point.ravel()[0])
-        whole, inside = b.many(2, "FakeQuant", ratio, one, zero, domain="com.microsoft", **bounds)
-    else:
-        bounds = {"quant_min": -_WIDE, "quant_max": _WIDE}
-        rounded = b.microsoft("FakeQuant", ratio, one, b.constant(0), **bounds)
-        zero = _beside(b, 2)
-        lowest, highest = low - zero, high - zero
-        whole = b.where(rounded < lowest, lowest, b.where(rounded > highest, highest, rounded))
-        inside = (rounded >= lowest) & (rounded <= highest)
-    results = whole * scale, inside
-    return tuple(r.reshape_like(x) for r in results[: len(b.y)]) if split else results[: len(b.y)]
-
-
-def _split(b: GraphBuilder) -> list[int]:
-    """The shape of x with its axis as blocks and elements of them; empty where there are no blocks."""
-    block, axis = int(b.ctx.attribute("block_size", 0)), b.ctx.axis(1)
-    if not block:
-        return []
-    sizes = [d for d in b.ctx.shape() if isinstance(d, int)]
-    if len(sizes) < b.ctx.rank() or sizes[axis] % block:
-        raise UnsupportedUse(f"blocks of {block} need fixed sizes, and one of axis {axis} that they divide")
-    return [*sizes[:axis], sizes[axis] // block, block, *sizes[axis + 1 :]]
-
-
-def _beside(b: GraphBuilder, i: int) -> Value:
-    """Input `i`, a scale or zero point, so that it broadcasts to x."""
-    axis, rank = b.ctx.axis(1), b.ctx.rank()
-    if b.ctx.attribute("block_size", 0):
-        return b.x[i].unsqueeze([axis + 1])
-    return b.x[i].unsqueeze([a for a in range(rank) if a != axis])
-
-
-def _range(attributes: Mapping[str, Any]) -> tuple[int, int]:
-    return int(attributes.get("quant_min", 0)), int(attributes.get("quant_max", 255))
-
-
 def _lower(ctx: OpContext) -> Sequence[KernelCall]:
-    low, high = _range(ctx.attributes)
+    low, high = quantised_range(ctx.attributes)
     if not -_LARGEST <= low <= high <= _LARGEST:
         raise UnsupportedUse(f"quantised numbers from {low} to {high} are beyond {_LARGEST}")
-    names = ctx.result(0), ctx.result(1), *ctx.names[:3]
-    return (fake_quant_kernel.call(*names, types=(ctx.element(),), params=(float(low), float(high))),)
+    kept = {"inside": ctx.result(1), "codes": ctx.result(2)}
+    likely = MASK_BITS, code_type(ctx.attributes) or _CODES[0]  # of what is absent: as other calls have it
+    types = (
+        kind.element if name and (kind := ctx.results[i]) else other
+        for i, name, other in zip((1, 2), kept.values(), likely, strict=True)
+    )
+    call = fake_quant_kernel.call(
+        ctx.result(0),
+        *kept.values(),
+        *ctx.names[:3],
+        types=(ctx.element(), *types),
+        params=(float(low), float(high)),
+        features=(name for name, value in kept.items() if value),
+    )
+    return (call,)
+
+
+def _remade(call: Call, ctx: OpContext) -> Call:
+    """The result from its codes where these are kept, else from what was quantised."""
+    if not ctx.result(2):
+        return call
+    low, _ = quantised_range(ctx.attributes)
+    inputs, attributes = (call.outputs[2], *call.inputs[1:3]), {"quant_min": low}
+    return replace(call, op=DECODE, inputs=inputs, outputs=call.outputs[:1], attributes=attributes)
 
 
 def _batched_inputs(ctx: OpContext) -> Iterable[int]:
@@ -107,7 +114,7 @@ def _reference(
     attributes: Mapping[str, Any], x: np.ndarray, scale: np.ndarray, zero_point: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """To the nearest, ties to even. The mask is true where nothing was clipped."""
-    low, high = _range(attributes)
+    low, high = quantised_range(attributes)
     scale, zero = (_spread(attributes, a, x) for a in (scale, zero_point))
     quantised = np.rint(x / scale) + zero
     y = (np.minimum(np.maximum(quantised, low), high) - zero) * scale
@@ -174,13 +181,14 @@ fake_quant = Op(
     reference=_reference,
     lower=_lower,
     kernels=(fake_quant_kernel,),
-    rematerialize=itself,
+    rematerialize=_remade,
+    codes=2,
     batched_inputs=_batched_inputs,
     in_place=((0, 0),),
     cases=_cases,
     gradient=_gradient,
-    decompose=_per_axis,
-    decompose_for_grad=_per_axis,
+    decompose=per_axis,
+    decompose_for_grad=per_axis,
     decomposes_to=(
         *(
             "Add",
@@ -200,10 +208,6 @@ fake_quant = Op(
 )
 
 
-def _grad_body(b: GraphBuilder) -> Results:
-    return b.where(b.x[1], b.x[0], 0)
-
-
 def _grad_reference(attributes: Mapping[str, Any], dy: np.ndarray, inside: np.ndarray) -> np.ndarray:
     return np.where(inside, dy, 0)
 
@@ -218,15 +222,57 @@ def _grad_gradient(b: GradientBuilder) -> Results:
     return b.microsoft("FakeQuantGrad", b.dy[0], b.x[1])
 
 
+def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
+    return (grad_kernel.call(ctx.result(), *ctx.names[:2], types=(ctx.element(0), ctx.element(1))),)
+
+
 fake_quant_grad = Op(
     "FakeQuantGrad",
     domain="com.microsoft",
+    infer=same_as(0),
     reference=_grad_reference,
-    decompose=_grad_body,
-    decomposes_to=("Where",),
+    lower=_lower_grad,
+    kernels=(grad_kernel,),
+    batched_inputs=every_input,
+    in_place=((0, 0),),
     cases=_grad_cases,
     gradient=_grad_gradient,
 )
 
-KERNELS = (fake_quant_kernel,)
-OPS = (fake_quant, fake_quant_grad)
+
+def _decoded(ctx: OpContext) -> Sequence[TensorType]:
+    return (TensorType(ctx.element(1), ctx.shape()),)
+
+
+def _lower_decode(ctx: OpContext) -> Sequence[KernelCall]:
+    types, low = (ctx.element(1), ctx.element(0)), float(ctx.attributes["quant_min"])
+    return (decode_kernel.call(ctx.result(), *ctx.names[:3], types=types, params=(low,)),)
+
+
+def _decode_reference(
+    attributes: Mapping[str, Any], codes: np.ndarray, scale: np.ndarray, zero_point: np.ndarray
+) -> np.ndarray:
+    return np.asarray((codes.astype(np.float64) + attributes["quant_min"] - zero_point.item()) * scale.item())
+
+
+def _decode_cases(random: np.random.Generator) -> Iterable[TestCase]:
+    for element in _CODES:
+        for low, shape in ((0, ()), (-128, (9,)), (-7, (2, 3, 7))):
+            codes = random.integers(0, 200, shape, element.dtype)
+            inputs = codes, np.array(0.25), np.array([3.0])
+            yield TestCase(f"{list(shape)} {element.label}", inputs, {"quant_min": low}, ulps=1, smooth=False)
+
+
+decode = Op(
+    "Decode",
+    domain="minbuild",
+    infer=_decoded,
+    reference=_decode_reference,
+    lower=_lower_decode,
+    kernels=(decode_kernel,),
+    batched_inputs=first_input,
+    cases=_decode_cases,
+)
+
+KERNELS = (fake_quant_kernel, grad_kernel, decode_kernel)
+OPS = (fake_quant, fake_quant_grad, decode)

@@ -43,6 +43,16 @@ def readers(procedure: Procedure, effects: Effects) -> dict[str, list[int]]:
     return found
 
 
+def only_read_as(
+    procedure: Procedure, effects: Effects, name: str, readers_of: Sequence[int], op: str, number: int
+) -> bool:
+    """True if calls of `op` read `name` as their input `number`, by that name, and nothing else does: of `procedure`,
+    whose `effects` these are. `readers_of` are the calls that read it."""
+    calls = [procedure.calls[i] for i in readers_of if i < len(procedure.calls)]
+    straight = all(call.op == op and call.inputs[number] == name for call in calls)
+    return straight and len(calls) == len(readers_of) and effects.owner(name) == name
+
+
 def live_ranges(
     accesses: Sequence[Iterable[str]], sliced: Iterable[str], loops: Iterable[range]
 ) -> dict[str, tuple[int, int]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from minbuild.ir import Call, ElementType, Procedure, TensorType
+from minbuild.ir import ElementType, Procedure, TensorType
 from minbuild.ops import Registry
 from minbuild.passes.analysis.effects import Effects
-from minbuild.passes.analysis.liveness import readers
+from minbuild.passes.analysis.liveness import only_read_as, readers
 
 POOL, GRADIENT = ":MaxPool", ":MaxPoolGrad"
 
@@ -23,15 +23,8 @@ def narrow_pool_indices(procedure: Procedure, registry: Registry) -> Procedure:
         if (
             name
             and prod(call.attributes["kernel_shape"]) <= 256
-            and _private(procedure, effects, name, read_by[name])
+            and only_read_as(procedure, effects, name, read_by[name], op=GRADIENT, number=1)
         ):
             narrow = TensorType(ElementType.UINT8, values[name].type.shape)
             values[name] = replace(values[name], type=narrow)
     return replace(procedure, values=values)
-
-
-def _private(procedure: Procedure, effects: Effects, name: str, readers_of: list[int]) -> bool:
-    """True if gradients of pooling read `name`, by that name, and nothing else does."""
-    calls: list[Call] = [procedure.calls[i] for i in readers_of if i < len(procedure.calls)]
-    straight = all(call.op == GRADIENT and call.inputs[1] == name for call in calls)
-    return straight and len(calls) == len(readers_of) and effects.owner(name) == name
