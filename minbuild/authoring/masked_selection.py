@@ -1,5 +1,5 @@
-"""Selections at fixed size: NonZero and Compress whose mask is data, Unique and NonMaxSuppression of data, and what
-reads them.
+"""Selections at fixed size: NonZero and Compress whose mask is data, Unique and NonMaxSuppression of data, slices of
+Loops that end when data says so, and what reads them.
 
 The result of `x[mask]` has as many elements as the mask is true for, at most as many as it has places. Here it has one
 for every place: where the mask is false it repeats the first selected one. Elementwise operators, gathers and products
@@ -10,7 +10,7 @@ or left out where the loss does not need it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -21,14 +21,17 @@ from minbuild.authoring.selection_rules import rewritten
 from minbuild.authoring.selection_unique import unique
 from minbuild.authoring.selection_writer import Selected, SelectionWriter
 from minbuild.errors import Unsupported
+from minbuild.frontend.onnx.scan_form import stacking_form
 from minbuild.frontend.onnx.subgraphs import names_read
 from minbuild.ir import ElementType, Graph, Node, Shape
 from minbuild.ir.dims import Dim, product
 from minbuild.ops import Registry
 from minbuild.ops.indexing.non_max_suppression import most_places
 from minbuild.options.did_you_mean import listed
+from minbuild.passes.lowering.program_builder import Lowering
 
-_OPEN = ("Compress", "NonMaxSuppression", "NonZero", "Unique")  # whose result's size may be data
+# Operators whose result's size may be data.
+_OPEN = ("Compress", "Loop", "NonMaxSuppression", "NonZero", "Unique")
 
 
 def with_fixed_selections(
@@ -41,12 +44,18 @@ def with_fixed_selections(
     """`graph`, whose nodes are of `opset`, without values whose size depends on data, and notes on what was left out:
     that which `needed`, or with None any output, does not depend on. `operators` is the registry, `sizes` fixes free
     dimensions of inputs. Raises Unsupported with each node that stands in the way."""
-    if not any(node.op_type in _OPEN and not node.domain for node in graph.nodes):
+    if not any(map(_may_select, graph.nodes)):
         return graph, ()
     made = _Rewriting(graph, opset, operators, sizes)
     for node in graph.nodes:
         made.node(node)
     return made.result(graph.outputs if needed is None else needed)
+
+
+def _may_select(node: Node) -> bool:
+    """True for a node that may have a result whose size is data; a Loop where it has slices."""
+    found = node.op_type in _OPEN and not node.domain
+    return found and (node.op_type != "Loop" or len(node.outputs) > len(node.inputs) - 2)
 
 
 @dataclass
@@ -105,10 +114,14 @@ class _Rewriting(SelectionWriter):
             self._try(node, self._compress)
         elif node.op_type == "Unique":
             self._try(node, self._unique)
+        elif node.op_type == "Loop":
+            self._try(node, self._loop)
         else:
             self._try(node, self._non_max_suppression)
 
     def _is_known(self, node: Node) -> bool:
+        if node.op_type == "Loop":
+            return stacking_form(node, self.lowering) is None or self._attempt((node,)) is not None
         at = 1 if node.op_type == "Compress" else 0
         return self.lowering.content(node.inputs[at]) is not None and (
             node.op_type != "NonMaxSuppression"
@@ -212,6 +225,41 @@ class _Rewriting(SelectionWriter):
         mask = self.add("Less", self._counted(column, rows, y), outputs[1], name=f"{y}/mask")
         self.selected[y] = Selected(mask, outputs[1], rows, 0, in_order=True)
         return None
+
+    def _attempt(self, nodes: Iterable[Node]) -> Lowering | None:
+        """The graph so far with `nodes` behind it; None where lowering them reports something."""
+        attempt = self.lowering.attempt()
+        for node in nodes:
+            attempt.node(node)
+        return None if attempt.findings else attempt
+
+    def _loop(self, node: Node) -> None:
+        """The slices of a loop that ends when data says so: one for each round of its bound."""
+        whole, nodes = self._stacking(node)
+        first = len(node.inputs) - 2
+        attempt = self._attempt(nodes)  # which knows the types of slices
+        ran = f"{next(filter(None, node.outputs))}/rounds that ran"
+        if attempt is not None:
+            elements = {name: attempt.element(name) for name in whole.outputs[first:]}
+            attempt = self._attempt(self._stacking(node, ran, elements)[1])
+        if attempt is None:  # lowering the loop as it is says why
+            self.emit(node)
+            return
+        for each in self._stacking(node, ran, elements)[1]:
+            self.emit(each)
+        found = self._positions(ran)
+        assert found is not None, "a bound is one round at least"
+        for name, stack in zip(node.outputs[first:], whole.outputs[first:], strict=True):
+            if name:
+                self.add("Gather", stack, found[0], name=name, axis=0)
+                self.selected[name] = replace(found[1], axis=0, in_order=True)
+
+    def _stacking(
+        self, node: Node, ran: str = "", elements: Mapping[str, ElementType] | None = None
+    ) -> tuple[Node, Iterator[Node]]:
+        form = stacking_form(node, self.lowering, ran, elements)
+        assert form is not None, "a loop that is not known has one"
+        return form
 
     def _compress(self, node: Node) -> str | None:
         x, condition = node.inputs[:2]

@@ -127,11 +127,26 @@ def _gather(graph: SelectionWriter, node: Node) -> str | None:
     if selected.axis == axis:
         if not selected.in_order:
             return "it takes elements by their number among those selected"
-        graph.emit(node)
+        graph.emit(_from_the_end(graph, node, selected))
         return None
     more = graph.rank(indices) - 1
     graph.kept(node, selected.at(selected.axis + (more if axis < selected.axis else 0)))
     return None
+
+
+def _from_the_end(graph: SelectionWriter, node: Node, selected: Selected) -> Node:
+    """`node`, a Gather by numbers, with negative constants counted from the last selected element."""
+    numbers = graph.lowering.content(node.inputs[1])
+    if numbers is None or numbers.dtype == object or not np.any(numbers < 0):
+        return node
+    title = f"{node.outputs[0]}/from_the_end"
+    shape = graph.integers(f"{title}/shape", list(numbers.shape))
+    negative = graph.integers(f"{title}/negative", (numbers < 0).ravel())
+    flat = graph.integers(f"{title}/numbers", numbers.ravel())
+    counted = graph.add("Mul", negative, selected.count, name=f"{title}/counted")
+    places = graph.add("Add", flat, counted, name=f"{title}/flat")
+    index = graph.add("Reshape", places, shape, name=f"{title}/places")
+    return replace(node, inputs=(node.inputs[0], index))
 
 
 def _gather_nd(graph: SelectionWriter, node: Node) -> str | None:

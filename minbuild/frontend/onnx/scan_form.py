@@ -7,8 +7,8 @@ round is still one of the loop's: others leave every state as it was.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -40,36 +40,60 @@ def scan_form(node: Node, scope: Scope) -> Iterator[Node] | None:
 # ----------------------------------------------------------------------------------------------------------- Loop
 
 
+def stacking_form(
+    node: Node, scope: Scope, ran: str = "", elements: Mapping[str, ElementType] | None = None
+) -> tuple[Node, Iterator[Node]] | None:
+    """For a `node`, a Loop whose end depends on data: with scan outputs of another name, `NAME/rounds`, which have a
+    slice for each round of its bound, and the nodes that run in its place; `scope` knows the values around it. With
+    `ran`, slices behind the end are zero, of the type that `elements` has for each, and the value `ran` [rounds] says
+    which rounds were the loop's. None for other nodes, and where nothing bounds the loop."""
+    found = _ends(node, scope)
+    if found is None or not found.dependent or not any(node.outputs[len(node.inputs) - 2 :]):
+        return None
+    carried = len(node.inputs) - 2
+    prefix = next(name for name in node.outputs if name)
+    stacks = [name or f"{prefix}/unread {i}" for i, name in enumerate(node.outputs[carried:])]
+    whole = replace(node, outputs=(*node.outputs[:carried], *(f"{name}/rounds" for name in stacks)))
+    form = replace(found, node=whole, ran=ran, elements=elements or {})
+    return whole, form.nodes()
+
+
 def _of_loop(node: Node, graph: Graph, scope: Scope) -> Iterator[Node] | None:
-    inputs = node.inputs
-    going, carried = inputs[1] if len(inputs) > 1 else "", inputs[2:]
-    if len(inputs) < 2 or not all(carried) or len(graph.inputs) != len(inputs):
+    form = _ends(node, scope)
+    if form is None:
         return None
-    if len(graph.outputs) < 1 + len(carried):
-        return None
-    start = scope.content(going) if going else np.array(True)
-    starts = None if start is None or start.size != 1 or start.dtype == object else bool(start.ravel()[0])
-    if starts is False:
-        return None
-    bound = bound_of(node, graph, scope)
-    if bound is None:
-        return None
+    bound, carried = form.bound, node.inputs[2:]
     counts = any(out and not scope.element(x).is_real for out, x in zip(node.outputs, carried, strict=False))
     fewest = max(loops.LEAST_ROUNDS, _MOST_SIZES if counts else 0)
     few = isinstance(bound.rounds, int) and bound.rounds < fewest
     if few and not bound.by_slices and not bound.limit:  # unrolling knows the number of rounds, too
         return None
-    dependent = not (starts and bound.exact)
-    if dependent and any(node.outputs[len(carried) :]):
+    if form.dependent and any(node.outputs[len(carried) :]):
         return None  # unrolling says why
-    starting = going if dependent else ""
-    form = _LoopForm(node, graph, scope, bound=bound, going=starting, dependent=dependent)
     return form.nodes()
+
+
+def _ends(node: Node, scope: Scope) -> _LoopForm | None:
+    """The form of a Loop, with its bound; None for nodes that have none."""
+    inputs, graph = node.inputs, node.attributes.get("body")
+    if node.domain or node.op_type != "Loop" or not isinstance(graph, Graph) or len(inputs) < 2:
+        return None
+    going, carried = inputs[1], inputs[2:]
+    if not all(carried) or len(graph.inputs) != len(inputs) or len(graph.outputs) < 1 + len(carried):
+        return None
+    start = scope.content(going) if going else np.array(True)
+    starts = None if start is None or start.size != 1 or start.dtype == object else bool(start.ravel()[0])
+    bound = None if starts is False else bound_of(node, graph, scope)
+    if bound is None:
+        return None
+    dependent = not (starts and bound.exact)
+    return _LoopForm(node, graph, scope, bound=bound, going=going if dependent else "", dependent=dependent)
 
 
 @dataclass
 class _LoopForm:
-    """One Loop becoming a Scan. `going` is the condition of the first round where the end depends on data."""
+    """One Loop becoming a Scan. `going` is the condition of the first round where the end depends on data; with `ran`,
+    which names the rounds that ran, slices behind the end are zero, of the type that `elements` has for each."""
 
     node: Node
     graph: Graph
@@ -77,6 +101,8 @@ class _LoopForm:
     bound: Bound
     going: str
     dependent: bool
+    ran: str = ""
+    elements: Mapping[str, ElementType] = field(default_factory=dict)
 
     def nodes(self) -> Iterator[Node]:
         node, graph = self.node, self.graph
@@ -152,6 +178,9 @@ class _LoopForm:
         else:
             body = [self.constant(self.condition, np.array(True)), *body]
         stacked = list(graph.outputs[1 + len(self.carried) :])
+        stacks = list(node.outputs[len(self.carried) :])
+        if self.ran:
+            stacked, stacks = self.chosen(stacked, stacks, inside[0], tail), [*stacks, self.ran]
         outputs = (*self.own(inside, after, body, tail), *stacked)
         whole = replace(
             graph, nodes=(*body, *tail), inputs=dict.fromkeys((*inside, *slices), _ANY), outputs=outputs
@@ -162,9 +191,22 @@ class _LoopForm:
             node.version,
             name=node.name or prefix,
             inputs=(*before, *sources),
-            outputs=(*results, *node.outputs[len(self.carried) :]),
+            outputs=(*results, *stacks),
             attributes={"body": whole, "num_scan_inputs": len(sources)},
         )
+
+    def chosen(
+        self, slices: Sequence[str], stacks: Sequence[str], running: str, tail: list[Node]
+    ) -> list[str]:
+        """The slices of a round, zero where it is not `running`, and that; appended to `tail`."""
+        found = []
+        for i, (name, stack) in enumerate(zip(slices, stacks, strict=True)):
+            zero, slice_ = f"{self.prefix}/zero {i}", f"{self.prefix}/{name} of the loop {i}"
+            tail.append(self.constant(zero, np.zeros((), self.elements[stack].dtype)))
+            tail.append(self.plain("Where", (running, name, zero), slice_))
+            found.append(slice_)
+        tail.append(self.plain("Identity", (running,), f"{self.prefix}/ran"))
+        return [*found, f"{self.prefix}/ran"]
 
     def own(
         self, inside: Sequence[str], after: Sequence[str], body: list[Node], tail: list[Node]

@@ -69,8 +69,9 @@ class Loop(Unrolling):
             )
         if any(self.node.outputs[carried:]):
             raise UnsupportedUse(
-                "whether it goes on depends on data, and so does how many slices its scan outputs have. Carry one "
-                "tensor of the largest size instead"
+                "whether it goes on depends on data, and so does how many slices its scan outputs have. Make the "
+                "artifacts of the forward model with minbuild, which has room for all of a loop with a limit and no "
+                "graph inside, or carry one tensor of the largest size instead"
             )
         self.check_effects(graph)
 

@@ -59,6 +59,19 @@ class Lowering:
     broken: set[str] = field(default_factory=set)  # outputs of nodes already reported
     loops: bool = True  # Scans may stay loops
 
+    def attempt(self) -> Lowering:
+        """A copy that adds what follows, and its findings, to itself alone."""
+        return replace(
+            self,
+            findings=[],
+            calls=[],
+            broken=set(self.broken),
+            values=dict(self.values),
+            known=dict(self.known),
+            made=dict(self.made),
+            alias=dict(self.alias),
+        )
+
     def add_constant(self, name: str, array: np.ndarray) -> None:
         """A value known now: numbers, or dimensions in an object array."""
         element = ElementType.INT64 if array.dtype == object else _element(array)
@@ -173,16 +186,7 @@ class Lowering:
         loop."""
         if not self.loops or node.op_type not in ("Loop", "Scan"):
             return None
-        attempt = replace(
-            self,
-            findings=[],
-            calls=[],
-            broken=set(self.broken),
-            values=dict(self.values),
-            known=dict(self.known),
-            made=dict(self.made),
-            alias=dict(self.alias),
-        )
+        attempt = self.attempt()
         try:
             nodes = scan_form(node, attempt)
             if nodes is None:
