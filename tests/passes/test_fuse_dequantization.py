@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import quantized_models
 from onnx import TensorProto, helper
+from quantized_models import REGISTRY
 from quantized_nets import CLASSES, MODELS, packed, quantized, saved
 
 from minbuild.analysis.measure import tensors_of
@@ -16,6 +17,9 @@ from minbuild.authoring import Recipe, read_source
 from minbuild.authoring.recipe import LoraOptions
 from minbuild.errors import BadInput, Unsupported
 from minbuild.ir import Role
+from minbuild.ops.quantization.dequantize_conv import DEQUANTIZE_CONV
+from minbuild.passes.analysis.instruction_selection import context_of
+from minbuild.passes.manager import optimize
 
 CONVOLUTIONS = ("convolutions", "packed convolution")  # need no memory for weights
 
@@ -89,6 +93,23 @@ def test_no_float_copy_is_in_flash_or_memory(name, pairs):
 def test_weights_are_dequantized_by_themselves_only_where_no_kernel_reads_them(name, pairs):
     used = {kernel.function for kernel in pairs[name].packed.plan.kernels}
     assert ("dequantize" in used) == (name in ("not fused", "embedding"))
+
+
+@pytest.mark.parametrize("name", ["convolutions", "pooled convolutions", "packed convolution"])
+def test_convolutions_with_quantized_weights_do_as_much_work(name, pairs):
+    """By which passes decide what is made again: as many multiplications as with real weights."""
+    found = []
+    for model, op in ((pairs[name].packed, DEQUANTIZE_CONV), (pairs[name].floats, ":Conv")):
+        (train, *_) = optimize(model.program, REGISTRY).procedures
+        flops = REGISTRY.ops[op].flops
+        found.append(
+            {
+                call.node: flops(context_of(call, train.values))
+                for call in train.calls
+                if call.op == op and call.attributes.get("propagation", 0) == 0
+            }
+        )
+    assert found[0] == found[1] != {}
 
 
 @pytest.mark.parametrize("name, kind", [("int8", "int8"), ("int4", "int4"), ("MatMulNBits", "uint4")])

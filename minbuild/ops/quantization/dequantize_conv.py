@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.ir import ElementType, TensorType
-from minbuild.ir.dims import product
+from minbuild.ir import Call, ElementType, TensorType
+from minbuild.ir.dims import Dim, product
 from minbuild.ops.convolution.conv import (
     INPUT_GRADIENT,
     OUTPUT,
@@ -77,6 +77,17 @@ def _reference(
     return np.asarray(conv.reference(attributes, x, w, bias))
 
 
+def _work(ctx: OpContext) -> Dim:
+    """As with real weights; the gradient reads as many numbers as the convolution makes."""
+    made = ctx.result_shape() if ctx.attributes["propagation"] == OUTPUT else ctx.shape()
+    return product(made) * product([int(d) for d in ctx.attributes["weights"][1:]])
+
+
+def _again(call: Call, ctx: OpContext) -> Call | None:
+    assert conv.rematerialize is not None
+    return conv.rematerialize(call, ctx) if ctx.attributes["propagation"] == OUTPUT else None
+
+
 _LAYERS: tuple[tuple[tuple[int, ...], tuple[int, ...], Mapping[str, Any]], ...] = (
     ((2, 3, 8, 8), (6, 3, 3, 3), {"pads": (1, 1, 1, 1)}),
     ((2, 4, 9, 7), (6, 2, 3, 3), {"group": 2, "strides": (2, 2)}),
@@ -118,6 +129,8 @@ dequantize_conv = Op(
     reference=_reference,
     lower=_lower,
     kernels=(dequantizing_kernel, dequantizing_packed_kernel),
+    rematerialize=_again,
+    flops=_work,
     batched_inputs=first_input,
     cases=_cases,
 )
