@@ -41,8 +41,8 @@ def proto_of(nodes, constants: Mapping[str, np.ndarray], shapes, opset=21):
     graph = helper.make_graph(
         written,
         "quantised",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", *shapes[0]])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", *shapes[1]])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", *shapes[0]])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", *shapes[1]])],
         [numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()],
     )
     imports = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]

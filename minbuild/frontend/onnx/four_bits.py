@@ -24,6 +24,13 @@ class FourBits:
     shape: tuple[int, ...]
     signed: bool
 
+    @classmethod
+    def of(cls, numbers: np.ndarray) -> FourBits:
+        """Unsigned numbers, one in each byte of an array."""
+        flat = numbers.ravel()
+        halves = np.append(flat, np.zeros(flat.size % 2, np.uint8)).reshape(-1, 2)
+        return cls(halves[:, 0] | halves[:, 1] << 4, numbers.shape, signed=False)
+
     @property
     def numbers(self) -> np.ndarray:
         """One byte for each number, signed ones in two's complement of four bits."""

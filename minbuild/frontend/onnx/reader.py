@@ -14,6 +14,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from minbuild.errors import BadInput, Unsupported
 from minbuild.escape import printable
+from minbuild.frontend.onnx.block_gathers import with_plain_gathers
 from minbuild.frontend.onnx.four_bits import with_four_bits
 from minbuild.frontend.onnx.local_functions import inline_functions
 from minbuild.frontend.onnx.schema_check import schema_violations
@@ -124,7 +125,7 @@ class _Reader:
             initializers=initializers,
         )
         findings: list[str] = []
-        graph = with_four_bits(graph, four_bits, findings)
+        graph = with_four_bits(*with_plain_gathers(graph, four_bits), findings)
         self.missing += [f"{self.file}: {finding}." for finding in findings]
         self.raise_findings()
         return without_sequences(graph)

@@ -29,6 +29,7 @@ _MICROSOFT_INPUTS = {
     "FastGelu": (1, 2),
     "FastGeluGrad": (2, 2),
     "FusedMatMul": (2, 2),
+    "GatherBlockQuantized": (3, 4),
     "GatherElementsGrad": (3, 3),
     "GatherGrad": (3, 3),
     "GatherNDGrad": (3, 3),

@@ -1,4 +1,8 @@
-"""MatMulNBits: a product with a matrix kept in four or eight bits, with a scale for each block of a row."""
+"""MatMulNBits: a product with a matrix kept in four or eight bits, with a scale for each block of a row.
+
+Zero points are integers, or real. Kernels read the former with the weights; the latter (HQQ) move all
+weights of a block by one number, which is a product with the sums of x over blocks.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +47,10 @@ def _weights(b: GraphBuilder) -> Value:
             "it has groups of columns (g_idx), which are not supported. Quantise it without them"
         )
     zero, zeros = None, None
-    if ctx.has(_ZERO_POINTS):
+    if ctx.has(_ZERO_POINTS) and not ctx.element(_ZERO_POINTS).is_real:
         given = ctx.content(_ZERO_POINTS)
         if ctx.element(_ZERO_POINTS) is not ElementType.UINT8 or given is None:
-            raise UnsupportedUse("its zero points must be constants in the bits of its weights")
+            raise UnsupportedUse("its zero points must be constants, in the bits of its weights or real")
         points = _points(ctx.attributes, given)
         if np.unique(points).size == 1:
             zero = int(points.ravel()[0])
@@ -58,14 +62,61 @@ def _weights(b: GraphBuilder) -> Value:
     return wide if ctx.element() is FLOAT else wide.cast(ctx.element())
 
 
+def _offsets(b: GraphBuilder) -> Value | None:
+    """The numbers [N, blocks] that real zero points add to the weights of each block; None where there are none."""
+    ctx = b.ctx
+    if not ctx.has(_ZERO_POINTS) or not ctx.element(_ZERO_POINTS).is_real:
+        return None
+    points, scales = ctx.content(_ZERO_POINTS), ctx.content(2)
+    if points is None or scales is None:
+        raise UnsupportedUse("its scales and real zero points must be constants")
+    stored = _stored(ctx.attributes)
+    offsets = (stored.zero - points.astype(np.float64)) * scales.astype(np.float64).reshape(points.shape)
+    return b.constant(offsets.reshape(stored.rows, -1))
+
+
+def _split(b: GraphBuilder) -> tuple[list[int], int]:
+    """The shape of x with its last axis as blocks and columns of them; and the columns that are missing."""
+    stored = _stored(b.ctx.attributes)
+    block = min(stored.column_block, stored.columns)
+    blocks = -(-stored.columns // block)
+    return [*[0] * (b.ctx.rank() - 1), blocks, block], blocks * block - stored.columns
+
+
+def _block_sums(b: GraphBuilder) -> Value:
+    """The sums of x over the columns of each block."""
+    shape, missing = _split(b)
+    x = b.x[0]
+    if missing:
+        x = b.add("Pad", x, b.integers([*[0] * (2 * b.ctx.rank() - 1), missing]))
+    return x.reshape(shape).sum([len(shape) - 1]).squeeze([len(shape) - 1])
+
+
 def _body(b: GraphBuilder) -> Results:
     y = b.microsoft("FusedMatMul", b.x[0], _weights(b), transB=1)
+    offsets = _offsets(b)
+    if offsets is not None:
+        y = y + b.microsoft("FusedMatMul", _block_sums(b), offsets, transB=1)
     return y + b.x[_BIAS] if b.has(_BIAS) else y
+
+
+def _input_gradient(b: GradientBuilder) -> Value:
+    dx = b.microsoft("FusedMatMul", b.dy[0], _weights(b))
+    offsets = _offsets(b)
+    if offsets is None:
+        return dx
+    (*_, blocks, block), missing = _split(b)
+    per_block = b.dy[0] @ offsets
+    if missing:
+        columns = int(b.ctx.attributes["K"])
+        return dx + b.add("Gather", per_block, b.integers(k // block for k in range(columns)), axis=-1)
+    rank = b.ctx.rank()
+    return (dx.reshape([*[0] * (rank - 1), blocks, block]) + per_block.unsqueeze([rank])).reshape_like(dx)
 
 
 def _gradient(b: GradientBuilder) -> Results:
     """Of the first factor and the bias; quantised weights do not train."""
-    dx = b.microsoft("FusedMatMul", b.dy[0], _weights(b)) if 0 in b.requires_grad else None
+    dx = _input_gradient(b) if 0 in b.requires_grad else None
     if _BIAS not in b.requires_grad:
         return dx
     bias = b.summed_to(b.dy[0], (*b.ctx.shape(0)[:-1], int(b.ctx.attributes["N"])), _BIAS)
@@ -81,8 +132,13 @@ def _reference(
     groups: np.ndarray | None = None,
     bias: np.ndarray | None = None,
 ) -> np.ndarray:
-    points = None if zeros is None else _points(attributes, zeros)
-    y = a @ _stored(attributes).values(codes, scales, points).T
+    stored = _stored(attributes)
+    if zeros is not None and zeros.dtype.kind == "f":
+        shift = ((stored.zero - zeros) * scales).reshape(stored.rows, -1)
+        weights = stored.values(codes, scales) + shift.repeat(stored.column_block, 1)[:, : stored.columns]
+    else:
+        weights = stored.values(codes, scales, None if zeros is None else _points(attributes, zeros))
+    y = a @ weights.T
     return np.asarray(y if bias is None else y + bias)
 
 
@@ -103,6 +159,8 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
             name, constant = f"{bits} bits, {rows} x {columns}", frozenset({1, 2, 3})
             yield TestCase(name, inputs, attributes, constant, ulps=32)
             yield TestCase(f"{name}, zero points", (*inputs, zeros), attributes, constant, ulps=32)
+            real = random.uniform(0, 1 << bits, rows * blocks)
+            yield TestCase(f"{name}, real zero points", (*inputs, real), attributes, constant, ulps=32)
             bias = random.standard_normal(rows)
             yield TestCase(f"{name}, bias", (*inputs, zeros, None, bias), attributes, constant, ulps=32)
 
@@ -112,7 +170,10 @@ matmul_nbits = Op(
     domain=MICROSOFT,
     reference=_reference,
     decompose=_body,
-    decomposes_to=("Add", "Cast", "com.microsoft:FusedMatMul", "minbuild:Dequantize"),
+    decomposes_to=(
+        *("Add", "Cast", "Pad", "ReduceSum", "Reshape", "Squeeze"),
+        *("com.microsoft:FusedMatMul", "minbuild:Dequantize"),
+    ),
     cases=_cases,
     gradient=_gradient,
 )

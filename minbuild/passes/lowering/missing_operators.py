@@ -15,6 +15,7 @@ _LSTM = (
 _CURES = {
     "DynamicQuantizeLSTM": _LSTM,
     "DynamicQuantizeMatMul": "Take the model as the quantizer wrote it, not as ONNX Runtime optimized it",
+    "GatherBlockQuantized": "Quantise again with op_types_to_quantize=('MatMul',), which leaves tables in float",
     "MatMulIntegerToFloat": "Take the model as the quantizer wrote it, not as ONNX Runtime optimized it",
     "QAttention": _FUSED,
     "QEmbedLayerNormalization": _FUSED,
