@@ -22,7 +22,7 @@ def without_repetitions(graph: Graph) -> Graph:
     found: dict[Hashable, Node] = {}
     nodes: list[Node] = []
     for name, array in graph.initializers.items():
-        first = found.setdefault(_content(array), Node("", "", 0, "", (), (name,)))
+        first = found.setdefault(_content(array), Node("", "", 0, "", (), outputs=(name,)))
         named[name] = first.outputs[0]
     for node in graph.nodes:
         node = replace(node, inputs=tuple(named.get(n, n) for n in node.inputs))
