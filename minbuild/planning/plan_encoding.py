@@ -116,6 +116,7 @@ class _Tables:
 
     symbols: tuple[str, ...]
     wide: bool = False
+    too_large: bool = False  # a number that only a wide plan can have was met
     names: bytearray = field(default_factory=bytearray)
     name_at: dict[str, int] = field(default_factory=dict)
     exprs: dict[tuple[int, int, int], int] = field(default_factory=dict)
@@ -135,6 +136,7 @@ class _Tables:
             value = _FOLD[op](a.value, b.value)
             if 0 <= value <= _LARGEST[self.wide]:
                 return _Number(value)
+            self.too_large = True
         return self.entry(op, self.index(a), self.index(b))
 
     def entry(self, op: str, a: int, b: int = 0) -> int:
@@ -271,7 +273,7 @@ def encode_plan(
     need `kernel_names`. It is dense if `dense`, a form as of `dense_form`, is not 0 and nothing is too much for that
     encoding: with indices of 8 bits where these are asked for and have enough, otherwise of 16."""
     if not wide and plan.persistent_bytes <= MOST_PERSISTENT:
-        value = _tables_of(plan, largest, False, kernel_names)
+        value, too_large = _tables_of(plan, largest, False, kernel_names)
         counts = [(len(k.args), k.params) for k in plan.kernels]
         for small in (True, False)[dense % 2 :] if dense else ():
             found = dense_plan(value, counts, small, shared=dense > 2)
@@ -279,7 +281,9 @@ def encode_plan(
                 return found
         if all(len(value[name]) <= _MOST_ENTRIES for name in _INDEXED):
             return file_bytes(encode_pieces(plan_schema(), value))
-    return file_bytes(encode_pieces(plan_schema(True), _tables_of(plan, largest, True, kernel_names)))
+        if not too_large:  # a wide plan has the same tables
+            return file_bytes(encode_pieces(plan_schema(True), value))
+    return file_bytes(encode_pieces(plan_schema(True), _tables_of(plan, largest, True, kernel_names)[0]))
 
 
 _INDEXED = (
@@ -294,8 +298,10 @@ _INDEXED = (
 )  # with 16 bits if narrow
 
 
-def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool, kernel_names: bool) -> dict[str, Any]:
-    """The plan as its schema has it."""
+def _tables_of(
+    plan: Plan, largest: Mapping[str, int], wide: bool, kernel_names: bool
+) -> tuple[dict[str, Any], bool]:
+    """The plan as its schema has it, and True if a wide one has other tables."""
     assert (plan.step_at, plan.learning_rate_at) == (
         plan.persistent_bytes - _COUNTERS,
         plan.persistent_bytes - 8,
@@ -359,7 +365,7 @@ def _tables_of(plan: Plan, largest: Mapping[str, int], wide: bool, kernel_names:
         "shapes": tables.shapes,
         "params": [*params, 0],
     }
-    return value
+    return value, tables.too_large
 
 
 def _whole_words(data: FileBytes) -> FileBytes:

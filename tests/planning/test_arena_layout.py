@@ -155,7 +155,7 @@ def test_the_search_goes_on_until_the_bound_is_reached(
 
     given: list[int] = []
     monkeypatch.setattr(memory, "Search", Nothing)
-    monkeypatch.setattr(memory, "ranked_orders", lambda problem: [((score, score), (1, 0))])
+    monkeypatch.setattr(memory, "ranked_orders", lambda problem, count: [((score, score), (1, 0))])
     buffers = buffers_of((0, 1, 16), (1, 2, 16))
     assert memory.order_buffers(buffers, [{}]) == (buffers[1], buffers[0])
     assert starts == [(1, 0)] * searched

@@ -31,7 +31,7 @@ class Effects:
 
     def __init__(self, procedure: Procedure, registry: Registry) -> None:
         self._alias, self._values, self._ops = dict(procedure.alias), procedure.values, registry.ops
-        self._owners: dict[str, str] = {}
+        self._owners: dict[str, str] = {}  # of what shares bytes, as far as asked for
 
     @property
     def aliases(self) -> Mapping[str, str]:
@@ -44,6 +44,8 @@ class Effects:
 
     def owner(self, name: str) -> str:
         """The value that owns the bytes of `name`."""
+        if name not in self._alias:
+            return name
         found = self._owners.get(name, name)
         if found in self._alias:  # not asked for yet, or the owner shares the bytes of another since
             found = self._owners[name] = root(self._alias, found)
@@ -51,7 +53,8 @@ class Effects:
 
     def owners(self, names: Iterable[str]) -> frozenset[str]:
         """Owners of those `names` that are present."""
-        return frozenset([self.owner(name) for name in names if name])
+        shared = self._alias
+        return frozenset([self.owner(name) if name in shared else name for name in names if name])
 
     def reads(self, call: Call) -> frozenset[str]:
         """Storage that the call reads."""

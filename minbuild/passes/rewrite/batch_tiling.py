@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from types import MappingProxyType
@@ -24,7 +24,8 @@ def tile_batches(program: Program, registry: Registry) -> Program:
     """With loops in the procedures that need most, as far as all together profit from it."""
     plain = [live_peak(p, registry) for p in program.procedures]
     looped = [_with_loops(p, registry) for p in program.procedures]
-    most, goal = max(plain, default=0), max((live_peak(p, registry) for p in looped), default=0)
+    peaks = peaks_of(looped, program.procedures, plain, registry)
+    most, goal = max(plain, default=0), max(peaks, default=0)
     if (most - goal) * LEAST_GAIN < most + lasting_bytes(program):
         return program
     pairs = zip(plain, program.procedures, looped, strict=True)
@@ -49,6 +50,8 @@ def _needed(tiles: Tiles, registry: Registry) -> list[range]:
 
     A loop changes what is live at its own calls only, so that memory is counted twice in all, with all loops and with
     none, and not once for every loop."""
+    if not tiles.loops:
+        return []
     looped = tiles.looped(tiles.loops)
     live, plain = live_bytes(looped, registry), live_bytes(tiles.looped(()), registry)
     inside = {index for loop in looped.loops for index in loop}
@@ -64,6 +67,14 @@ def _needed(tiles: Tiles, registry: Registry) -> list[range]:
             kept.append(loop)
             decided = max(decided, most)
     return kept
+
+
+def peaks_of(
+    made: Sequence[Procedure], procedures: Sequence[Procedure], known: Sequence[int], registry: Registry
+) -> list[int]:
+    """`live_peak` of what was `made` of each of the `procedures`, that of these is `known`."""
+    given = zip(made, procedures, known, strict=True)
+    return [peak if one is before else live_peak(one, registry) for one, before, peak in given]
 
 
 def lasting_bytes(program: Program) -> int:

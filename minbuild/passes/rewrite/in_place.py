@@ -28,7 +28,8 @@ def run_in_place(procedure: Procedure, registry: Registry) -> Procedure:
                 effects.share(result, target)
                 rounds.share(result, target)
                 break
-    return _reuse_samples(replace(procedure, alias=dict(effects.aliases)), registry)
+    shared = replace(procedure, alias=dict(effects.aliases))
+    return _reuse_samples(shared, registry) if procedure.loops else shared
 
 
 def _whole(procedure: Procedure, effects: Effects, name: str) -> str:

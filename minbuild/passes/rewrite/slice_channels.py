@@ -32,7 +32,7 @@ from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.instruction_selection import select_kernels
 from minbuild.passes.analysis.representative_sizes import PLANNED_SIZES
 from minbuild.passes.lowering.loop_call import LOOP
-from minbuild.passes.rewrite.batch_tiling import LEAST_GAIN, lasting_bytes, live_bytes, live_peak
+from minbuild.passes.rewrite.batch_tiling import LEAST_GAIN, lasting_bytes, live_bytes, live_peak, peaks_of
 
 MOST_TIME = 1.1  # of the time without loops, by estimate
 _NUMBERS = "numbers of slices"
@@ -45,7 +45,8 @@ def slice_channels(program: Program, registry: Registry) -> Program:
     lasting = lasting_bytes(program)
     made = [_with_loops(p, registry, b, lasting) for p, b in zip(program.procedures, plain, strict=True)]
     peaks = [max(each, default=0) for each in plain]
-    most, goal = max(peaks, default=0), max((live_peak(p, registry) for p in made), default=0)
+    most = max(peaks, default=0)
+    goal = max(peaks_of(made, program.procedures, peaks, registry), default=0)
     if (most - goal) * LEAST_GAIN < most + lasting:
         return program
     pairs = zip(peaks, program.procedures, made, strict=True)

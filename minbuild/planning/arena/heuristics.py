@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -14,20 +15,29 @@ from minbuild.planning.arena.placement import (
     Score,
     column_loads,
     load_of,
+    most_in_each,
     score_of,
 )
 
 _FILL_WORK = 400_000_000  # pairs of buffers compared by all fills together, about 8 nanoseconds each
 
 
-def ranked_orders(problem: Problem) -> list[tuple[Score, Order]]:
-    """The packings of different score, best first. Each is made for one load and judged at all of them."""
+def ranked_orders(problem: Problem, count: int) -> list[tuple[Score, Order]]:
+    """The best `count` packings of different score, best first. Each is made for one load and judged at all of them,
+    until it is worse than those at one."""
     found: dict[Score, Order] = {}
+    worst = math.inf
     for order in _packings(problem):
-        score = score_of(problem, order)
+        score = score_of(problem, order, worst)
+        if score is None:
+            continue
         if score[0] <= 1.0:
             return [(score, order)]
         found.setdefault(score, order)
+        if len(found) > count:
+            del found[max(found)]
+        if len(found) == count:
+            worst = max(found)[0]
     return sorted(found.items())
 
 
@@ -62,7 +72,7 @@ def _priorities(problem: Problem, load: Load) -> Iterator[Order]:
     spans, sizes = problem.spans, load.sizes
     live = column_loads(spans, problem.columns, sizes)
     length = [end - begin for begin, end in spans]
-    crowd = [max(live[begin:end]) for begin, end in spans]
+    crowd = most_in_each(live, spans)
     keys: tuple[Callable[[int], tuple[int, ...]], ...] = (
         lambda i: (-sizes[i], -length[i]),
         lambda i: (-crowd[i], -sizes[i]),  # buffers live at the peak come first

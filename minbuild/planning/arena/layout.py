@@ -94,7 +94,7 @@ def _best_order(problem: Problem, search: int) -> Order:
     best_score, best = ranked[0]
     work = _SEARCH_WORK * search
     for k, (_, start) in enumerate(ranked[: _SEARCHES if search else 0]):
-        if best_score[0] <= 1.0 or len(start) * problem.columns > _LARGEST_SEARCH:
+        if best_score[0] <= 1.0 or not _searched(problem):
             break
         local = Search(problem, start)
         local.run(work // (_SEARCHES - k))
@@ -106,4 +106,9 @@ def _best_order(problem: Problem, search: int) -> Order:
 
 @lru_cache(_REMEMBERED)
 def _packings(problem: Problem) -> tuple[tuple[Score, Order], ...]:
-    return tuple(ranked_orders(problem)[:_SEARCHES])
+    return tuple(ranked_orders(problem, _SEARCHES if _searched(problem) else 1))
+
+
+def _searched(problem: Problem) -> bool:
+    """True if a search is affordable, which starts from several packings."""
+    return len(problem.spans) * problem.columns <= _LARGEST_SEARCH

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from operator import add
 
 from minbuild.ir import Buffer
 
@@ -80,16 +79,27 @@ def lifespans_of(buffers: Sequence[Buffer]) -> tuple[list[Lifespan], int]:
 
 
 def stack(spans: Sequence[Lifespan], columns: int, sizes: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Offsets by the device's rule. The skyline is a list of segments, each beginning at a column and as high as the
-    end of the last buffer put on it; a buffer replaces those it covers, so that all together cost n log n. `spans`
-    are lifespans over `columns`, `sizes` bytes, `order` the indices of buffers in the order of placing."""
-    starts, heights = [0], [0]
+    """Offsets by the device's rule. `spans` are lifespans over `columns`, `sizes` bytes, `order` the indices of buffers
+    in the order of placing."""
     offsets = [0] * len(spans)
+    for i, base in _stacked(spans, columns, sizes, order):
+        offsets[i] = base
+    return offsets
+
+
+def _stacked(
+    spans: Sequence[Lifespan], columns: int, sizes: Sequence[int], order: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """Buffers and their offsets, one by one, as `stack` gives them. The skyline is a list of segments, each beginning
+    at a column and as high as the end of the last buffer put on it; a buffer replaces those it covers, so that all
+    together cost n log n."""
+    starts, heights = [0], [0]
     for i in order:
         begin, end = spans[i]
         low, high = bisect_right(starts, begin) - 1, bisect_left(starts, end)
         covered = heights[low:high]
-        offsets[i] = base = max(covered)
+        base = max(covered)
+        yield i, base
         new_starts, new_heights = [begin], [base + sizes[i]]
         if starts[low] < begin:
             new_starts.insert(0, starts[low])
@@ -98,7 +108,6 @@ def stack(spans: Sequence[Lifespan], columns: int, sizes: Sequence[int], order: 
             new_starts.append(end)
             new_heights.append(covered[-1])
         starts[low:high], heights[low:high] = new_starts, new_heights
-    return offsets
 
 
 def column_loads(spans: Sequence[Lifespan], columns: int, sizes: Sequence[int]) -> list[int]:
@@ -116,9 +125,30 @@ def bound_of(spans: Sequence[Lifespan], columns: int, sizes: Sequence[int]) -> i
     return max(column_loads(spans, columns, sizes), default=0)
 
 
-def score_of(problem: Problem, order: Order) -> Score:
+def score_of(problem: Problem, order: Order, worst: float = math.inf) -> Score | None:
+    """The score of a packing; None as soon as a ratio turns out to be above `worst`."""
     ratios = []
     for load in problem.loads:
-        offsets = stack(problem.spans, problem.columns, load.sizes, order)
-        ratios.append(load.ratio(max(map(add, offsets, load.sizes))))
+        height, limit = 0, worst * load.bound + 1  # rounded, so that what is as good as the worst stays below
+        for i, base in _stacked(problem.spans, problem.columns, load.sizes, order):
+            height = max(height, base + load.sizes[i])
+            if height > limit:
+                break
+        if load.ratio(height) > worst:
+            return None
+        ratios.append(load.ratio(height))
     return max(ratios), sum(ratios)
+
+
+def most_in_each(loads: Sequence[int], spans: Sequence[Lifespan]) -> list[int]:
+    """For each of the `spans`, none of which is empty, the most of the `loads` of its columns. Every span is covered by
+    two ranges of as many columns as a power of two has, whose largest loads are looked up."""
+    levels, width = [list(loads)], 1
+    while 2 * width <= len(loads):
+        levels.append(list(map(max, levels[-1], levels[-1][width:])))
+        width *= 2
+    largest = []
+    for begin, end in spans:
+        power = (end - begin).bit_length() - 1
+        largest.append(max(levels[power][begin], levels[power][end - (1 << power)]))
+    return largest
