@@ -5,26 +5,31 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
+
 from minbuild.planning.compile import compile_model
 
 SLOW = Path(__file__).resolve().parents[1] / "slow"
-FEW, MANY = 60, 240  # forward nodes
+FEW, MANY = 120, 480  # forward nodes at most: where there are fewer, layouts of the arena are searched for
 SLACK = 1.2  # of the lines per node
 
 
-def test_planning_is_linear_in_the_nodes(tmp_path: Path, monkeypatch: Any) -> None:
+@pytest.mark.parametrize("shape", ("mlp", "residual", "convolution", "transformer"))
+def test_planning_is_linear_in_the_nodes(shape: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.syspath_prepend(str(SLOW))
+    from deep_chains import chain
     from measure_planning import write_artifacts
 
     counts = {}
-    for nodes in (FEW, MANY):
-        folder = tmp_path / str(nodes)
+    for most in (FEW, MANY):
+        folder = tmp_path / str(most)
         folder.mkdir()
-        write_artifacts("residual", nodes, folder)
+        write_artifacts(shape, most, folder)
         compile_model(folder, {}, {})  # what is done once for a process
-        counts[nodes] = _lines(folder)
-    assert counts[FEW] > 1_000 * FEW, "nothing was counted"
-    assert counts[MANY] / MANY <= SLACK * counts[FEW] / FEW
+        nodes = len(chain(shape, most).graph.node)
+        counts[most] = _lines(folder) / nodes
+    assert counts[FEW] > 1_000, "nothing was counted"
+    assert counts[MANY] <= SLACK * counts[FEW]
 
 
 def _lines(folder: Path) -> int:
