@@ -51,8 +51,8 @@ class _Tables:
         }
         yield replace(node, op_type="DequantizeLinear", inputs=operands, outputs=(real,), attributes=blocks)
         axis = {"axis": node.attributes.get("gather_axis", 0)}
-        name = f"{node.name}/Gather"
-        yield Node("Gather", "", opset, name, (real, node.inputs[1]), node.outputs, axis)
+        inputs, name = (real, node.inputs[1]), f"{node.name}/Gather"
+        yield Node("Gather", "", opset, name, inputs, outputs=node.outputs, attributes=axis)
 
     def operands(self, node: Node) -> tuple[str, ...]:
         """Table, scales and zero points of a DequantizeLinear; none where it would be another operator."""

@@ -72,7 +72,8 @@ def _needed(tiles: Tiles, registry: Registry) -> list[range]:
 def peaks_of(
     made: Sequence[Procedure], procedures: Sequence[Procedure], known: Sequence[int], registry: Registry
 ) -> list[int]:
-    """`live_peak` of what was `made` of each of the `procedures`, that of these is `known`."""
+    """Live bytes at the peak (`live_peak`) of what was `made` of each of the `procedures`; those of procedures that
+    stayed the same are `known`. `registry` has the operators."""
     given = zip(made, procedures, known, strict=True)
     return [peak if one is before else live_peak(one, registry) for one, before, peak in given]
 

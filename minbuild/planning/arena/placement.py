@@ -126,7 +126,7 @@ def bound_of(spans: Sequence[Lifespan], columns: int, sizes: Sequence[int]) -> i
 
 
 def score_of(problem: Problem, order: Order, worst: float = math.inf) -> Score | None:
-    """The score of a packing; None as soon as a ratio turns out to be above `worst`."""
+    """The score of `problem` packed in `order`; None as soon as a ratio turns out to be above `worst`."""
     ratios = []
     for load in problem.loads:
         height, limit = 0, worst * load.bound + 1  # rounded, so that what is as good as the worst stays below
@@ -141,7 +141,7 @@ def score_of(problem: Problem, order: Order, worst: float = math.inf) -> Score |
 
 
 def most_in_each(loads: Sequence[int], spans: Sequence[Lifespan]) -> list[int]:
-    """For each of the `spans`, none of which is empty, the most of the `loads` of its columns. Every span is covered by
+    """The largest of the `loads` in the columns of each of the `spans`, which are not empty. Every span is covered by
     two ranges of as many columns as a power of two has, whose largest loads are looked up."""
     levels, width = [list(loads)], 1
     while 2 * width <= len(loads):
