@@ -80,8 +80,7 @@ MB_INLINE mb_status replace_file(const mb_session* s, const char* path, Write wr
 
 void* map_memory(size_t size) {
   void* memory = map(size, MAP_PRIVATE | MAP_ANONYMOUS, -1);
-  // Models that ask for threads read more memory than tables of small pages keep up with.
-  if (MB_THREADS > 1) system_take_large_pages(memory, size);
+  if (MB_LARGE_PAGES) system_take_large_pages(memory, size);
   return memory;
 }
 void unmap_memory(Span* spans, int count) {

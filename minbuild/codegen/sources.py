@@ -201,6 +201,7 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
         straight=int(bool(_straight_steps(contents))),
         one_variant=int(contents.one_variant),
         avx512=int(contents.avx512),
+        large_pages=int(contents.large_pages),
         panel_bytes=contents.panel_bytes,
         compact=int(contents.compact_checkpoints),
         wide=int(contents.wide),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from minbuild.ir import Kernel
@@ -63,6 +63,12 @@ class LibraryContents:
     reads_trainable: bool = False  # frozen parameters may be trainable ones of a checkpoint
 
     @property
+    def large_pages(self) -> bool:
+        """True if memory is asked for in large pages: models with large products or threads read more than tables of
+        small ones keep up with."""
+        return self.threads > 1 or (not self.one_variant and packs(self.kernels, self.features))
+
+    @property
     def compiled(self) -> bool:
         """True if the plan is compiled in."""
         return bool(self.compiled_plan)
@@ -91,4 +97,11 @@ def full_contents(
         wide=wide,
         dense=dense,
         threads=threads,
+    )
+
+
+def packs(kernels: Iterable[Kernel], features: Iterable[str]) -> bool:
+    """True if `kernels` with these `features` have products that are large enough to be packed."""
+    return any(k.function.endswith("_packed") for k in kernels) or any(
+        f.endswith(".packed") for f in features
     )

@@ -1,4 +1,4 @@
-"""Large pages: asked for by sessions of libraries with threads, whose models read much memory, and by no others."""
+"""Large pages: asked for by sessions of libraries with threads or packed products, whose models read much memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
-from case_sets import TRAIN, load, persistent, trainer
+from case_sets import load, trainer
 from packed_model import packed_set
+from places import GOLDEN
 
 from minbuild.training.library import Session
 
@@ -26,16 +27,12 @@ def flags_of(address: int) -> set[str]:
 
 
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage/enabled").exists(), reason="no large pages")
-def test_libraries_with_threads_ask_for_large_pages(tmp_path):
-    case = load(packed_set(tmp_path))
-    results = []
-    for threads, asks in ((1, False), (2, True)):
-        built = trainer(case.folder, threads=threads)
-        trains = Session(built.library, built.data, case.checkpoint)
-        name = next(name for name in trains.parameters if trains.is_trained(name))
-        assert ("hg" in flags_of(trains.gradient(name).ctypes.data)) is asks
-        trains.run(TRAIN, case.batch(0))
-        trains.optimizer_step()
-        results.append(persistent(trains, built))
-        trains.close()
-    assert results[0] == results[1]
+@pytest.mark.parametrize(("packed", "threads", "asks"), [(False, 1, False), (True, 1, True), (True, 2, True)])
+def test_libraries_ask_for_large_pages(tmp_path, packed, threads, asks):
+    case = load(packed_set(tmp_path) if packed else GOLDEN / "mse")
+    built = trainer(case.folder, threads=threads)
+    assert bool(built.contents.large_pages) is asks
+    trains = Session(built.library, built.data, case.checkpoint)
+    name = next(name for name in trains.parameters if trains.is_trained(name))
+    assert ("hg" in flags_of(trains.gradient(name).ctypes.data)) is asks
+    trains.close()
