@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -201,16 +201,25 @@ class _Tables:
             fresh = {i for i in under if i >= least} - below
             below |= fresh
             left += sorted(fresh)
-        kept = sorted(places - below)
-        return [i for i in kept if not any(i != other and self.is_lower(i, other) for other in kept)]
+        return self.not_lower(sorted(places - below))
 
-    def is_lower(self, one: int, other: int) -> bool:
-        """True for two sizes above the same place, that of `one` the smaller, whatever the free dimensions are."""
-        (a, size, op), (b, larger, other_op) = self.rows[one], self.rows[other]
-        if (a, op) != (b, _STACK) or other_op != _STACK:
-            return False
-        (symbol, factor), (larger_symbol, larger_factor) = self.linear(size), self.linear(larger)
-        return symbol in (_NO_SYMBOL, larger_symbol) and 0 < factor <= larger_factor
+    def not_lower(self, places: Sequence[int]) -> list[int]:
+        """Free `places`, without sizes above the same place as another one that is at least as large, whatever the free
+        dimensions are."""
+        sizes = {
+            i: (self.rows[i][0], *self.linear(self.rows[i][1])) for i in places if self.rows[i][2] == _STACK
+        }
+        most: dict[tuple[int, int], tuple[int, int]] = {}
+        for i, (a, symbol, factor) in sizes.items():
+            for key in {(a, symbol), (a, _NO_SYMBOL)}:
+                most[key] = max(most.get(key, (0, i)), (factor, i))
+
+        def is_lower(one: int) -> bool:
+            a, symbol, factor = sizes[one]
+            larger, other = most[a, symbol]
+            return one != other and 0 < factor <= larger
+
+        return [i for i in places if i not in sizes or not is_lower(i)]
 
     def linear(self, size: int) -> tuple[int, int]:
         """A size as a multiple of a free dimension, or as a number; a factor of 0 for all others."""
