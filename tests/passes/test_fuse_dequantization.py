@@ -21,7 +21,8 @@ from minbuild.ops.quantization.dequantize_conv import DEQUANTIZE_CONV
 from minbuild.passes.analysis.instruction_selection import context_of
 from minbuild.passes.manager import optimize
 
-CONVOLUTIONS = ("convolutions", "packed convolution")  # need no memory for weights
+# Those that need no memory for weights.
+CONVOLUTIONS = ("convolutions", "packed convolution", "int16 convolutions", "packed int16 convolution")
 
 
 @pytest.fixture(scope="module")
@@ -92,10 +93,12 @@ def test_no_float_copy_is_in_flash_or_memory(name, pairs):
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_are_dequantized_by_themselves_only_where_no_kernel_reads_them(name, pairs):
     used = {kernel.function for kernel in pairs[name].packed.plan.kernels}
-    assert ("dequantize" in used) == (name in ("not fused", "embedding"))
+    assert ("dequantize" in used) == (name in ("not fused", "embedding", "uint16 embedding"))
 
 
-@pytest.mark.parametrize("name", ["convolutions", "pooled convolutions", "packed convolution"])
+@pytest.mark.parametrize(
+    "name", ["convolutions", "pooled convolutions", "packed convolution", "int16 convolutions"]
+)
 def test_convolutions_with_quantized_weights_do_as_much_work(name, pairs):
     """By which passes decide what is made again: as many multiplications as with real weights."""
     found = []
@@ -112,7 +115,9 @@ def test_convolutions_with_quantized_weights_do_as_much_work(name, pairs):
     assert found[0] == found[1] != {}
 
 
-@pytest.mark.parametrize("name, kind", [("int8", "int8"), ("int4", "int4"), ("MatMulNBits", "uint4")])
+@pytest.mark.parametrize(
+    "name, kind", [("int8", "int8"), ("int4", "int4"), ("MatMulNBits", "uint4"), ("uint16", "uint16")]
+)
 def test_the_report_lists_quantized_weights_by_type_and_packed_bytes(name, kind, pairs):
     pair = pairs[name]
     tensors = tensors_of(pair.packed)
@@ -121,14 +126,15 @@ def test_the_report_lists_quantized_weights_by_type_and_packed_bytes(name, kind,
     for tensor in codes:
         rows, columns = tensor.shape
         columns = -(-columns // 32) * 32 if name == "MatMulNBits" else columns  # whole blocks
-        assert tensor.bytes == (rows * columns * (8 if kind == "int8" else 4) + 7) // 8
+        assert tensor.bytes == (rows * columns * int(kind.lstrip("uint")) + 7) // 8
     constants = sum(t.bytes for t in tensors if t.use == "constant")
     assert sum(t.bytes for t in codes) < constants <= len(pair.packed.plan.constants)
 
 
-def test_four_bits_before_onnx_has_them(tmp_path):
+@pytest.mark.parametrize("kind", ["int4 columns", "uint16 columns zeros"])
+def test_4_and_16_bits_before_onnx_has_them(kind, tmp_path):
     """ONNX Runtime's quantizer writes its own DequantizeLinear for them; it makes the same trainer."""
-    found, attributes = quantized("w", np.random.default_rng(8), (64, CLASSES), "int4 columns")
+    found, attributes = quantized("w", np.random.default_rng(8), (64, CLASSES), kind)
     plans = []
     for domain, opset in (("com.microsoft", 17), ("", 21)):
         inputs = ["w.q", "w.scale", "w.zero"]

@@ -1,4 +1,4 @@
-"""Threads that share products and convolutions with weights in four and eight bits."""
+"""Threads that share products and convolutions with weights in 8 and 16 bits."""
 
 from __future__ import annotations
 
@@ -30,6 +30,8 @@ def trained(folder: Path, built: Trainer, **options: object) -> bytes:
     [
         ("int8 packed products", "dequantize_product"),
         ("packed convolution", "conv_dequantize_packed"),
+        ("uint16 packed products", "dequantize_product"),
+        ("packed int16 convolution", "conv_dequantize_packed"),
     ],
 )
 def test_any_number_of_threads_computes_the_same_bits(name: str, kernel: str, tmp_path: Path) -> None:

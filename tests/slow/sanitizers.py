@@ -6,7 +6,7 @@ The sources of each trimmed trainer and a driver that evaluates, trains and upda
 loads are built with g++ into one program. "packed" and "recurrent" are models of real size beside the artifact sets,
 for packed products, convolutions and recurrent layers, "rows" has normalizations, "narrow" convolutions over small
 images, "halves" has products of halves in native arithmetic, number by number on this machine; "quantized-..." have
-weights in four and eight bits, or quantized activations. --threads: libraries with four threads, and the thread
+weights in 4, 8 and 16 bits, or quantized activations. --threads: libraries with four threads, and the thread
 sanitizer instead. --dense: with dense plans, 2 and 4: with 8-bit indices, from 3 on: with shared names; --compiled:
 with plans compiled in. Ends with 1 if any program reports anything.
 """

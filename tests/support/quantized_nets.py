@@ -46,9 +46,10 @@ def quantized(
     name: str, random: np.random.Generator, shape: tuple[int, ...], kind: str
 ) -> tuple[list[onnx.TensorProto], dict[str, int]]:
     """Codes, scales and zero points of a weight under `name`, and the attributes of its DequantizeLinear."""
-    dtype = np.uint8 if kind.startswith("u") else np.int8
-    bits = 4 if "4" in kind else 8
-    low, high = (0, 1 << bits) if dtype is np.uint8 else (-(1 << bits - 1), 1 << bits - 1)
+    unsigned = kind.startswith("u")
+    bits = next((b for b in (4, 16) if str(b) in kind), 8)
+    dtype = np.dtype(f"{'u' * unsigned}int{max(bits, 8)}")
+    low, high = (0, 1 << bits) if unsigned else (-(1 << bits - 1), 1 << bits - 1)
     codes = random.integers(low, high, shape)
     attributes: dict[str, int] = {}
     scales: tuple[int, ...] = ()
@@ -60,10 +61,10 @@ def quantized(
         scales, attributes = (shape[0], shape[1] // 16), {"axis": 1, "block_size": 16}
     scale = random.uniform(0.5, 1, scales).astype(np.float32) / (high - low) / 4
     zero = random.integers(low, high, scales) if "zeros" in kind else np.full(scales, (low + high) // 2)
-    if bits == 8:
+    if bits > 4:
         stored = [tensor(f"{name}.q", codes.astype(dtype)), tensor(f"{name}.zero", zero.astype(dtype))]
     else:
-        element = TensorProto.UINT4 if dtype is np.uint8 else TensorProto.INT4
+        element = TensorProto.UINT4 if unsigned else TensorProto.INT4
         stored = [
             helper.make_tensor(f"{name}.{n}", element, a.shape, a.ravel())
             for n, a in (("q", codes), ("zero", np.asarray(zero)))
@@ -199,9 +200,9 @@ def bent(folder: Path) -> Path:
     return saved(folder, nodes, [*found, tensor("b", np.zeros(CLASSES, np.float32))], (24,))
 
 
-def embedding(folder: Path) -> Path:
+def embedding(folder: Path, kind: str) -> Path:
     random = np.random.default_rng(7)
-    found, attributes = quantized("table", random, (50, 12), "int8 rows")
+    found, attributes = quantized("table", random, (50, 12), kind)
     nodes = [
         helper.make_node(
             "DequantizeLinear", ["table.q", "table.scale", "table.zero"], ["table"], **attributes
@@ -235,7 +236,15 @@ MODELS: Models = {
     "pooled convolutions": (lambda f: pooled(f, "int8 rows"), training("shift")),
     "int4 convolutions": (lambda f: pooled(f, "int4 rows"), training("shift")),
     "packed convolution": (lambda f: large_images(f, "int8 rows"), training("shift")),
-    "embedding": (embedding, training("head")),
+    "embedding": (lambda f: embedding(f, "int8 rows"), training("head")),
+    "int16": (lambda f: dense(f, "int16 rows", SMALL), LORA),
+    "uint16": (lambda f: dense(f, "uint16 columns zeros", SMALL), LORA),
+    "int16 blocks": (lambda f: dense(f, "int16 blocks zeros", BLOCKED), LORA),
+    "uint16 packed products": (lambda f: dense(f, "uint16 rows zeros", LARGE), LORA),
+    "int16 convolutions": (lambda f: images(f, "int16 rows"), training("shift")),
+    "uint16 convolutions": (lambda f: pooled(f, "uint16 rows zeros"), training("shift")),
+    "packed int16 convolution": (lambda f: large_images(f, "int16 rows"), training("shift")),
+    "uint16 embedding": (lambda f: embedding(f, "uint16 rows zeros"), training("head")),
     "not fused": (bent, training("b")),
 }
 

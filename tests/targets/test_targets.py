@@ -43,8 +43,8 @@ EMULATED = (
 CASES = ("artifacts", "packed", "lenet", "cnn_bn", "resnet8", "mobilenetv2", "lstm_cls", "bert_tiny")
 # Recurrent layers of every kind, whose products are packed.
 RECURRENT = ("aarch64-linux-musl", "arm-linux-musleabihf", "wasm32")
-# Weights in four and eight bits.
-QUANTIZED = ("convolutions", "int4 convolutions", "MatMulNBits")
+# Weights in 4, 8 and 16 bits.
+QUANTIZED = ("convolutions", "int4 convolutions", "MatMulNBits", "uint16 convolutions")
 MATRIX = [(case, target) for case in (*CASES, *QUANTIZED) for target in EMULATED]
 MATRIX += [("recurrent", target) for target in RECURRENT]
 # "rows" has normalizations of several rows at once.

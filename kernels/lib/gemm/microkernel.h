@@ -7,7 +7,7 @@
 
 namespace minbuild {
 
-// True where products have rows of A that are no matrix in memory: weights of convolutions that stay in four or eight bits.
+// True where products have rows of A that are no matrix in memory: weights of convolutions that stay in 4, 8 or 16 bits.
 #if defined(MB_CONV_DEQUANTIZE)
 #define MB_WRITTEN_ROWS (MB_CONV_DEQUANTIZE && MB_SIMD && !MB_ONE_VARIANT)
 #else

@@ -1,4 +1,4 @@
-// Matrices of weights that stay in four or eight bits: they are dequantized block by block, into the panels of a matrix
+// Matrices of weights that stay in 4, 8 or 16 bits: they are dequantized block by block, into the panels of a matrix
 // product or into a little scratch memory, and multiplied by the loops of gemm.h, in the order of additions that the
 // same matrix in float has. No number depends on whether a weight is stored quantized.
 #ifndef MINBUILD_LIB_GEMM_QUANTIZED_MATRIX_H_
@@ -12,7 +12,7 @@ namespace minbuild {
 // The features of matrices of a library; code for all others compiles away. kSkips: columns are read that are apart.
 // kBlocks: some columns of a row share a scale, but not all. kTransposes: products with the transpose of a matrix. kChannels:
 // rows of channels (QuantizedRows). kFetches: memory is fetched ahead, of weights that are too many for the nearest cache.
-// kOffsets: eight-bit weights may be unsigned or have a zero point.
+// kOffsets: weights of 8 and 16 bits may be unsigned or have a zero point.
 enum QuantizedParts : int {
   kFourBits = 1,
   kTables = 2,
@@ -24,7 +24,8 @@ enum QuantizedParts : int {
   kTransposes = 128,
   kChannels = 256,
   kFetches = 512,
-  kOffsets = 1024
+  kOffsets = 1024,
+  kSixteenBits = 2048
 };
 
 // Numbers of four-bit codes are taken from a table by two, where they then are in vectors; it has 2 KB.
@@ -34,46 +35,69 @@ enum QuantizedParts : int {
 // rows and columns that share a scale.
 constexpr int kQuantizedParams = 5;
 // Bits of the format: four-bit elements, the first of two in the high half; from bit 8 on what the bits of an element
-// are changed by to become a number from 0 on, and from bit 16 on the zero point where all blocks have the same.
-enum QuantizedFormat : int { kIsFourBits = 1, kHighFirst = 2 };
+// are changed by to become a number from 0 on, of sixteen bits the higher half; and from bit 16 on the zero point where
+// all blocks have the same.
+enum QuantizedFormat : int { kIsFourBits = 1, kHighFirst = 2, kIsSixteenBits = 4 };
 
 // Element (row, column) is (code - zero point) * scale, or (table[code] - zero point) * scale.
 template <int Parts>
 struct QuantizedMatrix {
-  const uint8_t *codes, *zeros;                                // zeros: a zero point beside each scale, or null
-  const float *scales, *table;                                 // table: 16 numbers, or null
+  const uint8_t *codes, *zeros;  // bytes of codes, and of a zero point beside each scale, or null
+  const float *scales, *table;   // table: 16 numbers, or null
   int rows, columns, stride, row_block, column_block, across;  // across: scales of a row
   int flip;
   float zero;
-  bool four, high_first;
+  bool four, high_first, sixteen;
 #if MB_CODE_PAIRS
   int64_t pairs[(Parts & kTables) ? 256 : 1];  // by a byte of two four-bit codes: both numbers
 #endif
 
-  MB_INLINE bool is_four() const { return (Parts & kFourBits) && (!(Parts & kEightBits) || four); }
+  MB_INLINE bool is_four() const { return (Parts & kFourBits) && (!(Parts & (kEightBits | kSixteenBits)) || four); }
+  MB_INLINE bool is_sixteen() const {
+    return (Parts & kSixteenBits) && (!(Parts & (kEightBits | kFourBits)) || sixteen);
+  }
   MB_INLINE bool is_signed() const { return !(Parts & kOffsets) && !is_four(); }
+  // Bytes of so many elements, the first of which begins a byte; and of so many zero points.
+  MB_INLINE intptr_t bytes_of(intptr_t elements) const {
+    return is_four() ? elements >> 1 : is_sixteen() ? elements << 1 : elements;
+  }
+  MB_INLINE intptr_t bytes_of_zeros(intptr_t count) const { return is_sixteen() ? count << 1 : count; }
   MB_INLINE bool has_column_scales() const { return (Parts & kColumnScales) && column_block == 1; }
   // The number of a four-bit code.
   MB_INLINE float value(int code) const { return (Parts & kTables) && table ? table[code] : float(code ^ flip); }
+  // That of sixteen bits.
+  MB_INLINE float wide_number(const uint8_t* at) const {
+    uint16_t code;
+    __builtin_memcpy(&code, at, sizeof code);
+    return is_signed() ? float(int16_t(code)) : float(code ^ flip);
+  }
   // That of an element.
   MB_INLINE float number(intptr_t at) const {
+    if (is_sixteen()) return wide_number(codes + 2 * at);
     if (is_signed()) return int8_t(codes[at]);
     if (!is_four()) return float(codes[at] ^ flip);
     return value(codes[at >> 1] >> (bool(at & 1) != high_first ? 4 : 0) & 15);
   }
   // The zero points beside a scale, and the number of one.
-  MB_INLINE const uint8_t* zeros_at(intptr_t at) const { return (Parts & kZeroPoints) && zeros ? zeros + at : nullptr; }
-  MB_INLINE float zero_of(const uint8_t* at) const { return is_signed() ? 0 : at ? float(*at ^ flip) : zero; }
+  MB_INLINE const uint8_t* zeros_at(intptr_t at) const {
+    return (Parts & kZeroPoints) && zeros ? zeros + bytes_of_zeros(at) : nullptr;
+  }
+  MB_INLINE float zero_of(const uint8_t* at) const {
+    return is_signed() ? 0 : !at ? zero : is_sixteen() ? wide_number(at) : float(*at ^ flip);
+  }
 
   MB_NOINLINE bool read(const Tensor& q, const Tensor& scale, const Tensor& zero_point, const Tensor& values,
                         const int32_t* params, int row_count) {
     const int format = params[0];
     four = format & kIsFourBits;
-    if (!(Parts & (four ? kFourBits : kEightBits))) return false;
-    if (!(Parts & kOffsets) && !four && format >> 8 != 0x8080) return false;
+    const bool wide = (Parts & kSixteenBits) && (format & (kIsFourBits | kIsSixteenBits)) == kIsSixteenBits;
+    if (Parts & kSixteenBits) sixteen = wide;
+    if (!(Parts & (four ? kFourBits : wide ? kSixteenBits : kEightBits))) return false;
+    if (!(Parts & kOffsets) && !four && format >> 8 != (wide ? -0x7fff80 : 0x8080)) return false;
     high_first = format & kHighFirst;
     flip = format >> 8 & 255;
     zero = float(format >> 16 & 255);
+    if (wide) flip <<= 8, zero = float(int(unsigned(format) >> 16));
     rows = row_count, columns = params[1], stride = params[2], row_block = params[3], column_block = params[4];
     constexpr int kMost = 1 << 28;
     if (unsigned(rows - 1) >= kMost || unsigned(columns - 1) >= kMost || unsigned(stride - columns) >= kMost ||
@@ -95,27 +119,20 @@ struct QuantizedMatrix {
       __builtin_memcpy(pairs + i, both, sizeof both);
     }
 #endif
-    return scale.count == blocks && (!zeros || zero_point.count == blocks) &&
-           elements <= int64_t(q.count) * (four ? 2 : 1);
+    return scale.count == blocks && (!zeros || zero_point.count == (wide ? 2 * blocks : blocks)) &&
+           (wide ? 2 * elements : elements) <= int64_t(q.count) * (four ? 2 : 1);
   }
 };
 
 constexpr int kLanes = 8;  // elements that are dequantized at once
 
-// `kLanes` numbers from bytes.
-MB_INLINE Vec<float, kLanes> widened(const uint8_t* codes, int flip) {
-  typedef uint8_t Bytes __attribute__((vector_size(kLanes)));
-  Bytes bytes;
-  __builtin_memcpy(&bytes, codes, kLanes);
-  return __builtin_convertvector(bytes ^ uint8_t(flip), Vec<float, kLanes>::Raw);
-}
-
-// The same of signed bytes.
-MB_INLINE Vec<float, kLanes> widened(const uint8_t* codes) {
-  typedef int8_t Bytes __attribute__((vector_size(kLanes)));
-  Bytes bytes;
-  __builtin_memcpy(&bytes, codes, kLanes);
-  return __builtin_convertvector(bytes, Vec<float, kLanes>::Raw);
+// `kLanes` numbers from codes of one type, whose bits `flip` changes.
+template <class Code>
+MB_INLINE Vec<float, kLanes> widened(const uint8_t* bytes, int flip = 0) {
+  typedef Code Codes __attribute__((vector_size(kLanes * sizeof(Code))));
+  Codes codes;
+  __builtin_memcpy(&codes, bytes, sizeof codes);
+  return __builtin_convertvector(codes ^ Code(flip), Vec<float, kLanes>::Raw);
 }
 
 // Rows of a matrix, some columns of which share a scale or have one each. Element (r, c) goes to out[r * step + c].
@@ -139,13 +156,13 @@ struct DequantizeBody {
   static MB_INLINE void run(const QuantizedMatrix<Parts>* matrix, const QuantizedRun<T>* run) {
     // Copies: what is stored could change the originals, for all that compilers see.
     const uint8_t* codes = matrix->codes;
-    const bool each = matrix->has_column_scales(), four = matrix->is_four();
+    const bool each = matrix->has_column_scales(), four = matrix->is_four(), sixteen = matrix->is_sixteen();
     const int flip = matrix->flip, down = (Parts & kFourBits) && matrix->high_first ? 4 : 0;
     QuantizedRun<T> at = *run;
     for (; at.rows > 0; --at.rows, at.out += at.step, at.element += matrix->stride) {
       const float* scales = matrix->scales + at.first;
       const uint8_t* zeros = matrix->zeros_at(at.first);
-      const uint8_t* first = codes + (four ? at.element >> 1 : at.element);
+      const uint8_t* first = codes + matrix->bytes_of(at.element);
       if (Parts & kFetches) __builtin_prefetch(first + at.ahead);
       intptr_t i = 0, end = at.end;
       for (;; end += matrix->column_block) {
@@ -153,10 +170,12 @@ struct DequantizeBody {
         // Without Vec's way to fill wide vectors, which takes instructions that gcc may not use here.
         V factor = *scales - typename V::Raw{}, nothing = matrix->zero_of(zeros) - typename V::Raw{};
         do {
-          const uint8_t* from = first + (four ? i >> 1 : i);
+          const uint8_t* from = first + matrix->bytes_of(i);
           V x;
-          if (!four) {
-            x = matrix->is_signed() ? widened(from) : widened(from, flip);
+          if (sixteen) {
+            x = matrix->is_signed() ? widened<int16_t>(from) : widened<uint16_t>(from, flip);
+          } else if (!four) {
+            x = matrix->is_signed() ? widened<int8_t>(from) : widened<uint8_t>(from, flip);
           } else if constexpr (bool(Parts & kTables)) {
             typedef int64_t Pairs __attribute__((vector_size(sizeof(V))));
             const int64_t* table = matrix->pairs;
@@ -171,11 +190,11 @@ struct DequantizeBody {
             both = (both >> uint16_t(down) | both << uint16_t(down + 4)) & uint16_t(0x0f0f);
             uint8_t halves[kLanes];
             __builtin_memcpy(halves, &both, sizeof halves);
-            x = widened(halves, flip);
+            x = widened<uint8_t>(halves, flip);
           }
           if (each) {
             factor = V::load(scales + i);
-            if (zeros) nothing = widened(zeros + i, flip);
+            if (zeros) nothing = sixteen ? widened<uint16_t>(zeros + 2 * i, flip) : widened<uint8_t>(zeros + i, flip);
           }
           x = (x - nothing) * factor;
           if constexpr (sizeof(T) == sizeof(float)) {
@@ -189,7 +208,7 @@ struct DequantizeBody {
         } while (i < stop);
         if (!(Parts & kBlocks) || i >= at.columns) break;
         ++scales;
-        if (zeros) ++zeros;
+        if (zeros) zeros += matrix->bytes_of_zeros(1);
       }
       if (--at.left == 0) at.left = matrix->row_block, at.first += matrix->across;
     }
@@ -210,7 +229,7 @@ MB_NOINLINE void dequantize_block(const QuantizedMatrix<Parts>& m, intptr_t row,
 #endif
   const intptr_t block_row = unsigned(row) / unsigned(m.row_block);
   // The columns that may be next, where there are as many as a line of a cache holds; else rows below.
-  const intptr_t ahead = !(Parts & kFetches) ? 0 : (columns >= 64 ? columns : 8 * m.stride) >> int(m.is_four());
+  const intptr_t ahead = !(Parts & kFetches) ? 0 : m.bytes_of(columns >= 64 ? columns : 8 * m.stride);
   // Columns of one block after the other; so that nothing is divided in the loop over rows.
   for (intptr_t count; columns > 0; columns -= count, column += count * skip, out += count) {
     intptr_t first = block_row * m.across, end = columns;
@@ -239,7 +258,8 @@ MB_NOINLINE void dequantize_block(const QuantizedMatrix<Parts>& m, intptr_t row,
       const uint8_t* zeros = m.zeros_at(run.first);
       for (intptr_t i = run.columns; i < count; ++i) {
         const intptr_t own = each ? i * skip : 0;
-        run.out[i] = T((m.number(run.element + i * skip) - m.zero_of(zeros ? zeros + own : nullptr)) * scales[own]);
+        run.out[i] = T((m.number(run.element + i * skip) - m.zero_of(zeros ? zeros + m.bytes_of_zeros(own) : nullptr)) *
+                       scales[own]);
       }
       if (--run.left == 0) run.left = m.row_block, run.first += m.across;
     }

@@ -1,4 +1,4 @@
-// Products with a B whose elements stay in four or eight bits (quantized_matrix.h).
+// Products with a B whose elements stay in 4, 8 or 16 bits (quantized_matrix.h).
 #ifndef MINBUILD_LIB_GEMM_QUANTIZED_PRODUCT_H_
 #define MINBUILD_LIB_GEMM_QUANTIZED_PRODUCT_H_
 

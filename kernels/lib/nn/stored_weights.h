@@ -1,4 +1,4 @@
-// Weights of convolutions that stay in four or eight bits (lib/gemm/quantized_matrix.h), a row for each filter: some of
+// Weights of convolutions that stay in 4, 8 or 16 bits (lib/gemm/quantized_matrix.h), a row for each filter: some of
 // them at a time are dequantized onto the stack, as products need them.
 #ifndef MINBUILD_LIB_NN_STORED_WEIGHTS_H_
 #define MINBUILD_LIB_NN_STORED_WEIGHTS_H_

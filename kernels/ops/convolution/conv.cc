@@ -1,6 +1,6 @@
 // Convolution over one to three spatial axes, and its gradients, in four forms that compute the same: on padded planes
 // (lib/nn/plane_conv.h), by packed products, which pay at real sizes (lib/nn/packed_conv.h), and both of these with
-// weights that stay in four or eight bits. The plan chooses between them.
+// weights that stay in 4, 8 or 16 bits. The plan chooses between them.
 #include "lib/nn/packed_conv.h"
 #include "lib/nn/plane_conv.h"
 
@@ -12,13 +12,13 @@ struct ConvFeatures {
   static constexpr bool kStrides = MB_CONV_STRIDES, kDilations = MB_CONV_DILATIONS, kGroups = MB_CONV_GROUPS;
   static constexpr bool kPointwise = MB_CONV_POINTWISE, kDepthwise = MB_CONV_DEPTHWISE, kBias = MB_CONV_BIAS;
   static constexpr bool kExchanged = MB_CONV_EXCHANGED;
-  // Weights that stay in four or eight bits (lib/gemm/quantized_matrix.h).
+  // Weights that stay in 4, 8 or 16 bits (lib/gemm/quantized_matrix.h).
   static constexpr bool kDequantize = MB_CONV_DEQUANTIZE, kPieces = kPointwise || MB_CONV_DEQUANTIZE_TRANSPOSED;
   static constexpr int kParts = (MB_CONV_FOUR_BITS ? kFourBits : 0) | (MB_CONV_TABLE ? kTables : 0) |
                                 (MB_CONV_ZERO_POINTS ? kZeroPoints : 0) | (MB_CONV_COLUMN_SCALES ? kColumnScales : 0) |
                                 (MB_CONV_EIGHT_BITS ? kEightBits : 0) | (MB_CONV_OFFSETS ? kOffsets : 0) |
                                 (MB_CONV_DEQUANTIZE_TRANSPOSED ? kSkips : 0) | (MB_CONV_COLUMN_BLOCKS ? kBlocks : 0) |
-                                (MB_CONV_EXCHANGED ? kChannels : 0);
+                                (MB_CONV_EXCHANGED ? kChannels : 0) | (MB_CONV_SIXTEEN_BITS ? kSixteenBits : 0);
 };
 template <class T>
 using Conv = PlaneConv<T, ConvFeatures>;

@@ -1,4 +1,4 @@
-// Dequantize: weights in four or eight bits as real numbers; and products with such weights, which never have them as a
+// Dequantize: weights in 4, 8 or 16 bits as real numbers; and products with such weights, which never have them as a
 // whole (lib/gemm/quantized_product.h).
 #include "lib/gemm/quantized_product.h"
 
@@ -10,7 +10,7 @@ constexpr int kParts = (MB_DEQUANTIZE_PACKED ? kFetches : 0) | (MB_DEQUANTIZE_FO
                        (MB_DEQUANTIZE_TABLE ? kTables : 0) | (MB_DEQUANTIZE_ZERO_POINTS ? kZeroPoints : 0) |
                        (MB_DEQUANTIZE_COLUMN_SCALES ? kColumnScales : 0) | (MB_DEQUANTIZE_EIGHT_BITS ? kEightBits : 0) |
                        (MB_DEQUANTIZE_OFFSETS ? kOffsets : 0) | (MB_DEQUANTIZE_COLUMN_BLOCKS ? kBlocks : 0) |
-                       (MB_DEQUANTIZE_TRANSPOSED ? kTransposes : 0);
+                       (MB_DEQUANTIZE_TRANSPOSED ? kTransposes : 0) | (MB_DEQUANTIZE_SIXTEEN_BITS ? kSixteenBits : 0);
 using Matrix = QuantizedMatrix<kParts>;
 
 // y: [rows...,columns]  q: bytes of codes  scale: one a block  zero_point: beside scale  table: [16]

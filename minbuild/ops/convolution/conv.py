@@ -55,7 +55,7 @@ _FEATURES = {
     "lines": "one spatial axis",
     "bias": "adds a number to every channel",
     "exchanged": "input gradients of real size, of windows that move by one element",
-    "dequantize": "weights in four or eight bits",
+    "dequantize": "weights in 4, 8 or 16 bits",
     "dequantize_transposed": "input gradients of layers with such weights",
 }
 _MADE_ELEMENTS, _MADE_COLUMNS, _BEYOND, _BEYOND_PANELS = 1 << 16, 512, 16, 512  # as in lib/nn/packed_conv.h
@@ -81,7 +81,7 @@ packed_kernel = KernelFunction(
     work=multiplications,
 )
 LAYER_KERNELS = (conv_kernel, packed_kernel, depthwise_kernel)
-# The same with weights that stay in four or eight bits; `b` is their shape.
+# The same with weights that stay in 4, 8 or 16 bits; `b` is their shape.
 dequantizing_kernel = KernelFunction(
     "conv_dequantize",
     (

@@ -1,4 +1,4 @@
-"""Dequantize: weights that stay in four or eight bits, and the kernels that compute with them.
+"""Dequantize: weights that stay in 4, 8 or 16 bits, and the kernels that compute with them.
 
 DequantizeLinear of weights, MatMulNBits and MatMulBnb4 decompose into it. It is never folded to real numbers: products
 and convolutions read the codes in place (dequantize_product.py, dequantize_conv.py).
@@ -24,6 +24,7 @@ from minbuild.ops.core.definition import (
     OpContext,
     TestCase,
     UnsupportedUse,
+    View,
     itself,
 )
 from minbuild.ops.core.graph_builder import GraphBuilder
@@ -35,7 +36,8 @@ FORMAT_PARAMS = ("format:int", "columns:int", "stride:int", "row_block:int", "co
 FORMAT_FEATURES = {
     "four_bits": "weights in four bits",
     "eight_bits": "weights in eight bits",
-    "offsets": "eight-bit weights that are unsigned or have a zero point",
+    "sixteen_bits": "weights in sixteen bits",
+    "offsets": "weights in 8 or 16 bits that are unsigned or have a zero point",
     "table": "four-bit weights that number the values of a table",
     "zero_points": "a zero point for each block",
     "column_scales": "a scale for each column",
@@ -84,15 +86,16 @@ class Format:
         return cls(**{name: int(attributes[name]) for name in cls.__dataclass_fields__})
 
     @classmethod
-    def of_bytes(
-        cls, rows: int, columns: int, blocks: tuple[int, int], signed: bool, points: np.ndarray | None
+    def of_array(
+        cls, rows: int, columns: int, blocks: tuple[int, int], dtype: np.dtype[Any], points: np.ndarray | None
     ) -> tuple[Format, bool]:
-        """The format of one byte an element with `blocks` of rows and columns that share a scale; and whether one
-        zero point serves all, which then is part of it. `points` are None where only the device knows them. `rows`
-        and `columns` are those of the matrix, whose elements are `signed` or not."""
+        """The format of an array of `dtype`, whole numbers of 8 or 16 bits, with `blocks` of rows and columns that
+        share a scale; and whether one zero point serves all, which then is part of it. `points` are None where only
+        the device knows them. `rows` and `columns` are those of the matrix."""
         same = points is not None and np.unique(points).size == 1
         zero = int(points.ravel()[0]) if points is not None and same else 0
-        stored = cls(8, rows, columns, columns, *blocks, signed=int(signed), zero=zero)
+        bits, signed = 8 * dtype.itemsize, int(dtype.kind == "i")
+        stored = cls(bits, rows, columns, columns, *blocks, signed=signed, zero=zero)
         return stored, same
 
     @property
@@ -106,14 +109,17 @@ class Format:
 
     def params(self) -> tuple[int, ...]:
         zero = (self.zero & (1 << self.bits) - 1) ^ self.flip
-        word = int(self.bits == 4) | self.high_first << 1 | self.flip << 8 | zero << 16
+        wide = self.bits == 16
+        word = int(self.bits == 4) | self.high_first << 1 | wide << 2 | self.flip >> 8 * wide << 8
+        word |= (zero << 16) - (zero >> 15 << 32)  # in 32 bits with a sign
         return word, self.columns, self.stride, self.row_block, self.column_block
 
     def features(self, zeros: bool, table: bool) -> tuple[str, ...]:
         asked = {
             "four_bits": self.bits == 4,
             "eight_bits": self.bits == 8,
-            "offsets": self.bits == 8 and (zeros or not self.signed or self.zero != 0),
+            "sixteen_bits": self.bits == 16,
+            "offsets": self.bits >= 8 and (zeros or not self.signed or self.zero != 0),
             "table": table,
             "zero_points": zeros,
             "column_scales": self.column_block == 1,
@@ -129,11 +135,12 @@ class Format:
         table: np.ndarray | None = None,
     ) -> np.ndarray:
         """The matrix in numpy. `codes` are as stored; `scale`, `zero` and `table` as the format has them."""
-        raw = np.ascontiguousarray(codes).ravel().view(np.uint8)
+        unsigned: np.dtype[Any] = np.dtype(np.uint16 if self.bits == 16 else np.uint8)
+        raw = np.ascontiguousarray(codes).ravel().view(unsigned)
         if self.bits == 4:
             halves = (raw >> 4, raw & 15) if self.high_first else (raw & 15, raw >> 4)
             raw = np.stack(halves, 1).ravel()
-        whole = np.zeros(self.rows * self.stride, np.uint8)
+        whole = np.zeros(self.rows * self.stride, unsigned)
         count = min(whole.size, raw.size)
         whole[:count] = raw[:count]
         matrix = whole.reshape(self.rows, self.stride)[:, : self.columns] ^ self.flip
@@ -144,7 +151,7 @@ class Format:
         if zero is None:
             numbers = numbers - ((self.zero & (1 << self.bits) - 1) ^ self.flip)
         else:
-            points = np.ascontiguousarray(zero).view(np.uint8) ^ self.flip
+            points = np.ascontiguousarray(zero).view(unsigned) ^ self.flip
             numbers = numbers - points.reshape(blocks)[block].astype(np.float64)
         return np.asarray(numbers * np.asarray(scale).reshape(blocks)[block])
 
@@ -162,8 +169,15 @@ def dequantized(
 
 
 def operands(ctx: OpContext, first: int = 0) -> tuple[str, str, str, str]:
-    """The names of codes, scales, zero points and table, which are inputs from `first` on."""
-    return ctx.name(first), ctx.name(first + 1), ctx.name(first + 2), ctx.name(first + 3)
+    """The names of codes, scales, zero points and table, which are inputs from `first` on; those of 16-bit numbers as
+    the bytes that kernels read."""
+    codes, scale, zeros, table = (ctx.name(first + i) for i in range(4))
+    return _bytes(ctx, first, codes), scale, _bytes(ctx, first + 2, zeros), table
+
+
+def _bytes(ctx: OpContext, i: int, name: str) -> str:
+    size = ctx.element(i).size if name else 1
+    return View(name, TensorType(ElementType.UINT8, (product(ctx.shape(i)) * size,))) if size > 1 else name
 
 
 def format_at(ctx: OpContext) -> Format:
@@ -218,14 +232,15 @@ def formats(
         "blocks of columns": (1, 16),
         "blocks of rows": (4, 1),
     }
-    for bits in (8, 4):
+    for bits in (16, 8, 4):
         for index, (name, (row_block, column_block)) in enumerate(blocks.items()):
             count = -(-rows // row_block) * -(-columns // column_block)
             scale = np.exp2(random.integers(-4, 1, count)).astype(np.float32)
             padded = columns if index != 3 else -(-columns // 16) * 16
-            size = rows * padded if bits == 8 else (rows * padded + 1) // 2
-            codes = random.integers(0, 256, size).astype(np.uint8)
-            zeros = random.integers(0, 1 << bits, count).astype(np.uint8)
+            size = (rows * padded + 1) // 2 if bits == 4 else rows * padded
+            unsigned = np.uint16 if bits == 16 else np.uint8
+            codes = random.integers(0, np.iinfo(unsigned).max, size, unsigned, True)
+            zeros = random.integers(0, 1 << bits, count).astype(unsigned)
             signed, high = index % 2, int(index == 4 and bits == 4)
             layout = Format(
                 bits,

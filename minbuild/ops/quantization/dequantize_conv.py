@@ -1,4 +1,4 @@
-"""DequantizeConv: a convolution, or its input gradient, whose weights stay in four or eight bits.
+"""DequantizeConv: a convolution, or its input gradient, whose weights stay in 4, 8 or 16 bits.
 
 Its kernel is that of Conv; it dequantizes some weights at a time onto the stack, so that no float copy is in memory.
 """

@@ -1,4 +1,4 @@
-"""DequantizeProduct: a matrix product whose second factor stays in four or eight bits.
+"""DequantizeProduct: a matrix product whose second factor stays in 4, 8 or 16 bits.
 
 It computes the bits of the product with the dequantized matrix, which exists only block by block.
 """

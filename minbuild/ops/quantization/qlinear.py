@@ -62,7 +62,7 @@ def _weights(
     rows, columns = codes.shape[0], codes.size // codes.shape[0]
     same = np.unique(points).size == 1
     blocks = (rows, columns) if same else (1, columns) if axis == 0 else (rows, 1)
-    stored, _ = Format.of_bytes(rows, columns, blocks, codes.dtype == np.int8, points)
+    stored, _ = Format.of_array(rows, columns, blocks, codes.dtype, points)
     ones = b.constant(np.ones(1 if same else points.size), FLOAT)
     matrix = np.abs(codes.astype(np.int64) - _number(points, codes.ndim, axis)).reshape(rows, columns)
     exact = float(matrix.sum(1 if axis == 0 else 0).max()) * 255 + bias < _EXACT

@@ -15,7 +15,6 @@ from minbuild.ops.core.graph_builder import MICROSOFT, GraphBuilder
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.quantization.dequantize import Format, dequantized
 
-_BYTES = (ElementType.INT8, ElementType.UINT8)
 _QUANTISED = (ElementType.INT8, ElementType.UINT8, ElementType.INT16, ElementType.UINT16)
 
 
@@ -72,12 +71,12 @@ _FEW = 16  # weights that are as good as folded
 
 
 def _weights(b: GraphBuilder, to: ElementType) -> Value | None:
-    """Weights in eight bits, read in place; None for what is computed, for few numbers, and for blocks that do not
+    """Weights in 8 or 16 bits, read in place; None for what is computed, for few numbers, and for blocks that do not
     fit the kernels."""
     ctx = b.ctx
     shape = [d for d in ctx.shape() if isinstance(d, int)]
     made = ctx.makers[0] if ctx.makers else None
-    if ctx.element() not in _BYTES or made is not None or len(shape) < ctx.rank() or prod(shape) <= _FEW:
+    if ctx.element() not in _QUANTISED or made is not None or len(shape) < ctx.rank() or prod(shape) <= _FEW:
         return None
     if ctx.has(2) and ctx.element(2) is not ctx.element():
         return None
@@ -100,7 +99,7 @@ def _weights(b: GraphBuilder, to: ElementType) -> Value | None:
     else:
         blocks = rows, prod(shape[axis + 1 :])
     point = ctx.content(2) if ctx.has(2) else np.zeros(1, ctx.element().dtype)
-    stored, same = Format.of_bytes(rows, columns, blocks, ctx.element() is ElementType.INT8, point)
+    stored, same = Format.of_array(rows, columns, blocks, ctx.element().dtype, point)
     zeros = None if same else b.x[2]
     inputs = (b.x[0], _as(b.x[1], ctx.element(1), FLOAT), zeros, None)
     wide = to if to is ElementType.DOUBLE else FLOAT

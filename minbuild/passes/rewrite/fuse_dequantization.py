@@ -1,4 +1,4 @@
-"""Dequantization fusion: products, convolutions and gathers read weights in the four or eight bits that they are stored
+"""Dequantization fusion: products, convolutions and gathers read weights in the 4, 8 or 16 bits that they are stored
 in. A dequantized matrix exists only block by block, so neither flash nor memory holds it.
 
 The bits of results are those of the dequantized matrix: kernels add in the same order.
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from minbuild.ir import Call, ElementType, Procedure, Role, Shape, TensorType, Value
+from minbuild.ir import Call, Procedure, Role, Shape, TensorType, Value
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import UnsupportedUse
 from minbuild.ops.linear_algebra.contraction import layout_of
@@ -176,11 +176,11 @@ class _Fusion:
         codes, scale, zero, table = _operands(made)
         across = -(-stored.columns // stored.column_block)
         found = [codes, scale, zero, table]
-        for slot, width in ((0, stored.stride * stored.bits // 8), (1, across), (2, across)):
+        elements = stored.stride * stored.bits // (8 * self.values[codes].type.element.size)
+        for slot, width in ((0, elements), (1, across), (2, across)):
             source = found[slot]
             if not source or (slot and not several):
                 continue
-            element = ElementType.UINT8 if slot != 1 else ElementType.FLOAT
             count = prod(d for d in self.shape(source) if isinstance(d, int))
             if count != stored.rows * width:
                 yield call
@@ -189,9 +189,7 @@ class _Fusion:
             kind = self.values[source].type.element
             self.values[rows] = Value(rows, TensorType(kind, (stored.rows, width)))
             self.alias[rows] = self.effects.owner(source)
-            self.values[gathered] = Value(
-                gathered, TensorType(kind if slot != 1 else element, (*self.shape(call.inputs[1]), width))
-            )
+            self.values[gathered] = Value(gathered, TensorType(kind, (*self.shape(call.inputs[1]), width)))
             yield replace(call, inputs=(rows, call.inputs[1]), outputs=(gathered,))
             found[slot] = gathered
         own = {"row_block": 1 if several else _ANY_ROWS}
