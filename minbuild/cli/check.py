@@ -15,6 +15,7 @@ from minbuild.cli.progress import (
     ArtifactSets,
     Largest,
     OpsFolders,
+    Terminal,
     Verbose,
     exit_with_code,
     parse_sizes,
@@ -25,7 +26,7 @@ from minbuild.codegen.atomic_write import write_file
 from minbuild.errors import BadInput, Unsupported
 from minbuild.ir.ram_price import RamPoint
 from minbuild.options.build_options import ALL, AUTO, GRADIENTS, LOSS, OFF
-from minbuild.options.byte_sizes import parse_size
+from minbuild.options.byte_sizes import parse_size, size_text
 from minbuild.options.graph_selection import TRAIN
 from minbuild.options.plan_options import PlanOptions
 from minbuild.planning.compile import compile_models
@@ -71,7 +72,7 @@ def check(
     verbose: Verbose = False,
 ) -> None:
     """Check whether an existing package can run ARTIFACTS without rebuilding, or a budget of memory can be met."""
-    with exit_with_code(verbose):
+    with exit_with_code(verbose), Terminal(verbose) as terminal:
         if package is None and ram is None:
             raise BadInput("Nothing to check: give --package DIR, --ram SIZE, or both.")
         if write_plan is not None and len(artifacts) > 1:
@@ -79,16 +80,19 @@ def check(
         there = read_package(package) if package is not None else None
         budget = None if ram is None else _bytes_of(ram)
         usual = OFF if there is not None or host_target().traits.no_threads else AUTO
+        terminal.stage(_stage(artifacts, budget))
         models = compile_models(
             artifacts,
             parse_sizes("--dim", dim),
             parse_sizes("--max-dim", max_dim),
             tuple(ops_dir or ()),
+            terminal.detail,
             options=replace(
                 _plan_options(there, finite_checks in (LOSS, ALL), budget),
                 threads=resolve_build_options({"threads": threads or usual}, {}, None).threads,
             ),
         )
+        terminal.done()
         if budget is not None:
             for folder, model in zip(artifacts, models, strict=True):
                 print_lines(*_budget_lines(f"{folder}: " if len(artifacts) > 1 else "", model, budget))
@@ -115,6 +119,11 @@ def _check_package(
             )
     if findings:
         raise Unsupported(findings)
+
+
+def _stage(artifacts: Sequence[Path], budget: int | None) -> str:
+    folders = ", ".join(map(str, artifacts))
+    return f"Planning {folders}" + (f" for {size_text(budget)} of RAM" if budget is not None else "")
 
 
 def _bytes_of(ram: str) -> int:

@@ -56,8 +56,8 @@ def compile_model(
     """Read, lower, optimise and lay out the model at `path`, a folder of artifacts or an ONNX file.
 
     `fixed` gives free dimensions a size for good; `largest` the sizes, in elements, that the default arena is laid out
-    for. `ops_folders` are folders with custom operators; `log` receives one line per pass; `options` are those of the
-    plan. Raises BadInput, Unsupported and OverBudget."""
+    for. `ops_folders` are folders with custom operators; `log` receives one line per pass, and per plan
+    that is made for a budget; `options` are those of the plan. Raises BadInput, Unsupported and OverBudget."""
     operators = registry(ops_folders)
     artifacts = load(path, operators)
     checkpoint = _checkpoint_bytes(path, artifacts)
@@ -117,7 +117,10 @@ def compile_artifacts(
             plan = build_plan(optimized, operators, threads, packs=options.packs)
 
         def build(each: Program, search: int = 1) -> Plan:
-            return build_plan(each, operators, threads, packs=options.packs, search=search)
+            made = build_plan(each, operators, threads, packs=options.packs, search=search)
+            if log:
+                log(f"--ram: a plan of {ram_of(made, sizes):,} bytes of RAM")
+            return made
 
         def slicing() -> BatchSlices:
             if options.updates.fused or options.checks_loss:

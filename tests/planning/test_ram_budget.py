@@ -118,6 +118,14 @@ def test_check_names_the_price_of_budgets_and_the_least(minbuild: Command) -> No
     )
     refused = minbuild("check", FREE, "--ram", str(sizes[-1] - 1))
     assert refused.code == 5 and f"takes {sizes[-1]:,} bytes of RAM" in refused.err
+    assert refused.err.startswith(f"Planning {FREE} for ") and "--ram:" not in refused.err
+
+
+def test_check_says_which_plans_it_made(minbuild: Command) -> None:
+    said = minbuild("check", FREE, "--ram", "1GB", "--verbose")
+    made = re.findall(r"^  --ram: a plan of ([\d,]+) bytes of RAM$", said.err, re.M)
+    points = re.findall(r"^ +([\d,]+) bytes +[\d.]+ times$", said.out, re.M)
+    assert len(points) > 1 and set(points) <= set(made)
 
 
 def test_check_counts_the_scratch_memory_of_threads_as_reduce_does(minbuild: Command, tmp_path: Path) -> None:
