@@ -39,7 +39,7 @@ from minbuild.frontend.files import read_file
 from minbuild.frontend.onnx.exporter_metadata import exporter_notes
 from minbuild.frontend.onnx.large_files import without_weights
 from minbuild.frontend.onnx.quantization_pairs import with_quantization_pairs
-from minbuild.frontend.onnx.reader import opset_in, parse_model, read_model
+from minbuild.frontend.onnx.reader import opset_in, parse_model, raised, read_model
 from minbuild.frontend.onnx.writer import LARGEST_FILE, opsets_of, write_files
 from minbuild.ir import TensorType, TrainingArtifacts
 from minbuild.ir.pieces import FileContent
@@ -75,7 +75,8 @@ def read_source(path: Path) -> Source:
 def source_of(model: Any, path: Path) -> Source:
     """The forward model of `model`, an onnx.ModelProto that is called `path` in messages. Raises BadInput and
     Unsupported."""
-    return Source(read_model(model, path), opset_in(model), path, exporter_notes(model))
+    current = raised(model)
+    return Source(read_model(current, path), opset_in(current), path, exporter_notes(model))
 
 
 def artifacts_of(model: Source, recipe: Recipe, operators: Registry) -> TrainingArtifacts:

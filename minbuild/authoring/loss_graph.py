@@ -12,7 +12,7 @@ from minbuild.authoring.losses import LossOptions, find_loss, loss_mismatches
 from minbuild.authoring.recipe import Recipe, Source
 from minbuild.errors import BadInput
 from minbuild.frontend.files import read_file
-from minbuild.frontend.onnx.reader import opset_of, read_graph
+from minbuild.frontend.onnx.reader import opset_in, parse_model, raised, read_model
 from minbuild.frontend.onnx.subgraphs import renamed
 from minbuild.ir import Graph, Node
 from minbuild.ops import Registry
@@ -114,10 +114,11 @@ def _from_file(compose: TypedGraphBuilder, path: Path, names: tuple[str, ...]) -
     """The graph in ONNX file `path`: its first inputs are the outputs the loss is taken of, the others become inputs
     of the model. Its first output is the loss."""
     data = read_file(path, "Give the ONNX file of the loss.")
-    loss = read_graph(data, path)
-    if opset_of(data, path) != compose.opset:
+    model = raised(parse_model(data, path))
+    loss = read_model(model, path)
+    if opset_in(model) != compose.opset:
         raise BadInput(
-            f"{path}: imports opset {opset_of(data, path)}, but the model imports {compose.opset}. Convert one of them."
+            f"{path}: imports opset {opset_in(model)}, but the model imports {compose.opset}. Convert one of them."
         )
     inputs = tuple(loss.inputs)
     if len(inputs) < len(names):

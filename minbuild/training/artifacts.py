@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.authoring import Recipe, Source, make_artifacts, read_source, write_artifacts
+from minbuild.authoring import Recipe, Source, make_artifacts, read_source, source_of, write_artifacts
 from minbuild.authoring.graph_builder import TypedGraphBuilder
 from minbuild.authoring.recipe import LoraOptions, OwnLoss
 from minbuild.errors import BadInput, Unsupported
-from minbuild.frontend.onnx.exporter_metadata import exporter_notes
-from minbuild.frontend.onnx.reader import opset_in, read_model
+from minbuild.frontend.onnx.reader import read_model
 from minbuild.ir import Graph
 from minbuild.training.onnxblock.blocks import Block
 from minbuild.training.onnxblock.context import operator_folder, writing
@@ -186,8 +185,7 @@ def _source(model: Any) -> Source:
         return read_source(Path(model))
     if not hasattr(model, "opset_import"):
         raise WrongType(f"model {model!r}: no model. Give an onnx.ModelProto, or the path of an ONNX file.")
-    path = Path("model.onnx")
-    return Source(read_model(model, path), opset_in(model), path, exporter_notes(model))
+    return source_of(model, Path("model.onnx"))
 
 
 def _loss(loss: LossType | Block | OwnLoss | str | None) -> str | OwnLoss:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.errors import MinbuildError
+from minbuild.ir import ElementType
 from minbuild.ir.mapped import FileBytes, write_bytes
 from minbuild.ir.pages import dropping
 from minbuild.training.library import (
@@ -273,12 +274,16 @@ def read_results(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Digest]
 
 
 def _save(path: Path, arrays: Sequence[np.ndarray]) -> None:
-    np.savez(path, **{f"a{i}": array for i, array in enumerate(arrays)})  # type: ignore[arg-type]
+    """Element types stand beside the arrays: of those that numpy has not itself, such as bfloat16, archives keep only
+    the size."""
+    types = np.array([int(ElementType.of(array.dtype) or 0) for array in arrays], np.int32)
+    np.savez(path, types=types, **{f"a{i}": array for i, array in enumerate(arrays)})  # type: ignore[arg-type]
 
 
 def _load(path: Path) -> list[np.ndarray]:
     with np.load(path, allow_pickle=False) as stored:
-        return [stored[f"a{i}"] for i in range(len(stored.files))]
+        arrays = [(stored[f"a{i}"], number) for i, number in enumerate(stored["types"])]
+        return [array.view(ElementType(number).dtype) if number else array for array, number in arrays]
 
 
 def main(folder: Path) -> int:

@@ -60,6 +60,41 @@ def test_a_quantised_weight_trains_straight_through(kind, tmp_path):
     np.testing.assert_allclose(state.parameters["w"].grad, wanted, rtol=1e-5, atol=1e-6)
 
 
+FOUR_BIT_SCALES = np.float32([0.1, 0.2, 0.3])
+
+
+@pytest.mark.parametrize(
+    ("kind", "points"),
+    [(TensorProto.INT4, [-3, 2, 5]), (TensorProto.UINT4, [3, 8, 15]), (TensorProto.INT4, None)],
+    ids=["signed", "unsigned", "without-points"],
+)
+def test_a_weight_in_four_bits_trains_straight_through(kind, points, tmp_path):
+    quantised = model(FOUR_BIT_SCALES, np.zeros(3, np.int8), axis=1)
+    quantised.opset_import[0].version, quantised.ir_version = 21, 10
+    graph = quantised.graph
+    del graph.initializer[-1]
+    if points:
+        graph.initializer.append(helper.make_tensor("z", kind, [3], points))
+    else:
+        graph.node[0].attribute.append(helper.make_attribute("output_dtype", int(kind)))
+        for node in graph.node[:2]:
+            del node.input[2]
+    generate_artifacts(quantised, loss=LossType.MSELoss, artifact_directory=tmp_path)
+    (parameter,) = load_artifacts(tmp_path).checkpoint.parameters
+    assert (parameter.name, parameter.trainable) == ("w", True)
+    low, high = (-8, 7) if kind == TensorProto.INT4 else (0, 15)
+    point = np.array(points or [0, 0, 0])
+    whole = np.rint(W / FOUR_BIT_SCALES).astype(np.float64) + point
+    inside = (whole >= low) & (whole <= high)
+    assert inside.any() and not inside.all()
+    error = X.astype(np.float64) @ ((whole.clip(low, high) - point) * FOUR_BIT_SCALES.astype(np.float64)) - T
+    wanted = np.where(inside, X.T.astype(np.float64) @ (2 * error / error.size), 0)
+    state = CheckpointState.load_checkpoint(tmp_path / "checkpoint")
+    module = Module(tmp_path / "training_model.onnx", state)
+    assert float(module(X, T)) == pytest.approx((error**2).mean(), rel=1e-6)
+    np.testing.assert_allclose(state.parameters["w"].grad, wanted, rtol=1e-5, atol=1e-6)
+
+
 SCALES = np.float32([0.004, 0.01, 0.02])
 GRANULARITIES = {  # scale, zero point, attributes, and how each is spread over w
     "axis": (SCALES, np.zeros(3, np.int8), {"axis": 1}, lambda a: a[None]),

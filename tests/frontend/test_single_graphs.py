@@ -164,3 +164,37 @@ def test_external_data_that_is_missing_short_or_elsewhere(tmp_path):
 
 def test_external_data_nobody_reads_may_be_missing(tmp_path):
     assert external(tmp_path, "weights.bin", read=False).initializers == {}
+
+
+def sparse_model(indices, values=(0.5, -0.3, 0.7), dims=(4, 3)):
+    """y = x w, where `w` is given in coordinates."""
+    stored = helper.make_sparse_tensor(
+        numpy_helper.from_array(np.float32(values), "w"),
+        numpy_helper.from_array(np.array(indices, np.int64), ""),
+        list(dims),
+    )
+    made = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "sparse",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 3])],
+        sparse_initializer=[stored],
+    )
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return read_graph(model.SerializeToString(), Path("model.onnx"))
+
+
+@pytest.mark.parametrize("indices", [[0, 5, 10], [[0, 0], [1, 2], [3, 1]]], ids=["flat", "coordinates"])
+def test_sparse_initializers_are_read_in_dense_form(indices):
+    wanted = np.zeros(12, np.float32)
+    wanted[[0, 5, 10]] = 0.5, -0.3, 0.7
+    np.testing.assert_array_equal(sparse_model(indices).initializers["w"], wanted.reshape(4, 3))
+
+
+def test_sparse_initializers_that_are_damaged_or_too_large_are_refused():
+    with pytest.raises(BadInput, match=r"sparse initializer 'w' has indices outside of \[4, 3\]"):
+        sparse_model([0, 5, 12])
+    with pytest.raises(BadInput, match="not one for each value"):
+        sparse_model([0, 5], values=(1, 2, 3))
+    with pytest.raises(Unsupported, match="'w' takes too much memory in dense form"):
+        sparse_model([0, 5, 10], dims=(1 << 20, 1 << 20))

@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from commands import GOLDEN
@@ -30,7 +31,7 @@ from minbuild.verify import differential as verify
 from minbuild.verify import double_precision, script_runner
 from minbuild.verify.cross_target import Baseline
 from minbuild.verify.prove import starting_point
-from minbuild.verify.script import TestScript, digest_of
+from minbuild.verify.script import TestScript, digest_of, read_script, write_script
 
 
 def test_equal_builds_are_equal(model: CompiledModel, script: TestScript, good: BuiltLibrary) -> None:
@@ -55,6 +56,17 @@ def test_digests_prove_as_much_without_the_results(
     own = {name: digest_of(array) for name, array in kept.results.items()}
     own.pop("step 1 gradients/fc1.bias")  # what is kept needs no digest
     assert digests == own
+
+
+def test_batches_keep_their_element_types(script: TestScript, tmp_path: Path) -> None:
+    numbers = np.arange(6).reshape(2, 3)
+    types = [np.dtype(t) for t in (ml_dtypes.bfloat16, np.float16, np.int64, np.bool_)]
+    batches = {"train 0": tuple(numbers.astype(t) for t in types)}
+    write_script(tmp_path, replace(script, batches=batches), b"", b"", garbage=0)
+    found, _, _ = read_script(tmp_path)
+    assert [array.dtype for array in found.batches["train 0"]] == types
+    for array, wanted in zip(found.batches["train 0"], batches["train 0"], strict=True):
+        np.testing.assert_array_equal(array, wanted)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

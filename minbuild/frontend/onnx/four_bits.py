@@ -1,7 +1,8 @@
 """Tensors of four-bit numbers: kept as the bytes that they are stored in, two numbers each, and read by Dequantize.
 
 No operator here computes with such numbers, and no element type stands for them: DequantizeLinear, their only reader in
-models, becomes minbuild:Dequantize, whose attributes say how the bytes are to be read.
+models, becomes minbuild:Dequantize, whose attributes say how the bytes are to be read. Those that QuantizeLinear makes
+are a byte each, clipped to the range of four bits.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
+from onnx import TensorProto
 
 from minbuild.frontend.onnx.quantization_pairs import MICROSOFT
 from minbuild.ir import ElementType, Graph, Node
@@ -41,7 +43,7 @@ class FourBits:
 def with_four_bits(graph: Graph, four_bit: Mapping[str, FourBits], findings: list[str]) -> Graph:
     """The graph whose nodes read `four_bit`, tensors by name. What else than DequantizeLinear reads them is added to
     `findings`. `graph` is read already."""
-    if not four_bit:
+    if not four_bit and not any(_output_type(node) for node in graph.nodes):
         return graph
     arrays: dict[str, np.ndarray] = {}
     nodes = tuple(_rewritten(graph.nodes, four_bit, arrays, findings))
@@ -56,8 +58,16 @@ def _rewritten(
     arrays: dict[str, np.ndarray],
     findings: list[str],
 ) -> Iterator[Node]:
+    points: dict[str, str] = {}  # of what four-bit quantizers make, by name
     for node in nodes:
         read = [n for n in node.inputs if n in four_bit]
+        if node.title == "QuantizeLinear" and (read == [*node.inputs[2:]] != [] or _output_type(node)):
+            points[node.outputs[0]], parts = _quantizer(node, four_bit.get((read or [""])[0]), arrays)
+            yield from parts
+            continue
+        if node.title == "DequantizeLinear" and node.inputs[0] in points:
+            yield replace(node, inputs=(*node.inputs[:2], points[node.inputs[0]]))
+            continue
         if not read:
             yield node
             continue
@@ -78,6 +88,31 @@ def _rewritten(
             f"node '{node.name}' ({node.op_type}) reads the four-bit numbers '{read[0]}': {problem}"
         )
         yield node
+
+
+def _output_type(node: Node) -> int:
+    """The four-bit type that a quantizer without zero points names; 0 for others."""
+    found = node.attributes.get("output_dtype", 0) if node.title == "QuantizeLinear" else 0
+    return found if found in (TensorProto.INT4, TensorProto.UINT4) else 0
+
+
+def _quantizer(
+    node: Node, point: FourBits | None, arrays: dict[str, np.ndarray]
+) -> tuple[str, tuple[Node, Node]]:
+    """The name of its zero point in bytes; and the quantizer to bytes with a Clip behind it."""
+    signed = point.signed if point else _output_type(node) == TensorProto.INT4
+    kind, low, high = (np.dtype(np.int8), -8, 7) if signed else (np.dtype(np.uint8), 0, 15)
+    numbers = np.zeros((), kind) if point is None else point.numbers.reshape(point.shape).view(kind)
+    made, wide = node.outputs[0], f"{node.outputs[0]}/bytes"
+    names = [f"{made}/{part}" for part in ("zero_point", "low", "high")]
+    # A negative number of four bits becomes one of eight.
+    signs = (numbers ^ kind.type(8)) - kind.type(8) if signed else numbers
+    arrays |= zip(names, (signs, np.array(low, kind), np.array(high, kind)), strict=True)
+    where = {n: v for n, v in node.attributes.items() if n != "output_dtype"}
+    inputs = (*node.inputs[:2], names[0])
+    quantize = replace(node, inputs=inputs, outputs=(wide,), attributes=where)
+    clip = Node("Clip", "", node.version, f"{node.name}/Clip", (wide, *names[1:]), outputs=(made,))
+    return names[0], (quantize, clip)
 
 
 def _format(node: Node, weights: FourBits) -> dict[str, int] | None:

@@ -24,6 +24,7 @@ from minbuild.frontend.onnx.tensor_reader import FOUR_BITS, TensorReader
 from minbuild.ir import ElementType, Graph, Node, TensorType
 from minbuild.ir.dims import Dim, symbol
 
+_WITHOUT_INDICES = 7  # the last opset whose MaxPool has one result
 MOST_VERSIONS = 10_000  # of an opset: more is damage
 
 
@@ -39,9 +40,16 @@ def read_model(model: ModelProto, path: Path) -> Graph:
     return _Reader(path, inline_functions(model, path)).graph()
 
 
-def opset_of(data: bytes, path: Path) -> int:
-    """The version of ONNX's own operators that a file imports. Raises BadInput for damage."""
-    return opset_in(parse_model(data, path))
+def raised(model: ModelProto) -> ModelProto:
+    """`model` in opset 8 if it is in opset 7, whose operators mean the same there: since 8, MaxPool has the indices
+    that its gradient reads."""
+    if opset_in(model) != _WITHOUT_INDICES:
+        return model
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for opset in copy.opset_import:
+        opset.version += opset.domain in ("", "ai.onnx")
+    return copy
 
 
 def opset_in(model: ModelProto) -> int:
@@ -98,7 +106,7 @@ class _Reader:
         self.tensors = TensorReader(path, self.damage, self.missing)
 
     def graph(self) -> Graph:
-        stored = {t.name: t for t in self.proto.initializer}
+        stored = {t.name: t for t in self.stored()}
         nodes = tuple(self.node(n, i) for i, n in enumerate(self.proto.node))
         outputs = tuple(o.name for o in self.proto.output)
         read = {name for n in nodes for name in names_read(n)} | set(outputs)
@@ -106,8 +114,6 @@ class _Reader:
         if "" in outputs:
             self.damage.append("an output of the graph has no name")
         self.check_order(nodes, outputs, {*stored, *(i.name for i in self.proto.input)})
-        if self.proto.sparse_initializer:
-            self.missing.append(f"{self.file}: sparse initializers are not supported. Store them dense.")
         halves = {n: t for n, t in stored.items() if n in read and t.data_type in FOUR_BITS}
         initializers = {
             name: self.tensors.read(t, f"initializer '{name}'")
@@ -129,6 +135,10 @@ class _Reader:
         self.missing += [f"{self.file}: {finding}." for finding in findings]
         self.raise_findings()
         return without_sequences(graph)
+
+    def stored(self) -> list[TensorProto]:
+        """The initializers of the graph that is read, sparse ones in dense form."""
+        return [*self.proto.initializer, *(self.tensors.dense(s) for s in self.proto.sparse_initializer)]
 
     def raise_findings(self) -> None:
         if self.damage:
@@ -242,7 +252,7 @@ class _Reader:
     def subgraph(self, proto: GraphProto) -> Graph:
         """A graph inside of a node. What it reads from around it is looked at with the whole."""
         outer, self.proto = self.proto, proto
-        stored = {t.name: self.tensors.read(t, f"initializer '{t.name}'") for t in proto.initializer}
+        stored = {t.name: self.tensors.read(t, f"initializer '{t.name}'") for t in self.stored()}
         nodes = tuple(self.node(n, i) for i, n in enumerate(proto.node))
         unknown = TensorType(ElementType.FLOAT, None)  # a round's inputs are what it is given
         inputs = {i.name: unknown for i in proto.input if i.name not in stored}

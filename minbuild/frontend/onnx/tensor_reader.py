@@ -6,12 +6,13 @@ from math import prod
 from pathlib import Path
 
 import numpy as np
-from onnx import TensorProto, numpy_helper
+from onnx import SparseTensorProto, TensorProto, numpy_helper
 
 from minbuild.frontend.files import map_array
 from minbuild.frontend.onnx.four_bits import FourBits
 from minbuild.ir import ElementType
 
+_MOST_DENSE = 1 << 30  # bytes of a sparse initializer in dense form: far more than its file has
 FOUR_BITS = (TensorProto.INT4, TensorProto.UINT4)
 
 
@@ -62,6 +63,28 @@ class TensorReader:
         except (ValueError, TypeError) as error:
             self.damage.append(f"{label} does not hold {dtype.name}{list(shape)}: {error}")
             return np.empty(0, dtype)
+
+    def dense(self, proto: SparseTensorProto) -> TensorProto:
+        """The tensor that `proto` gives in coordinates, flat or one an axis, its other elements zeros; an empty
+        one after a finding."""
+        nothing = numpy_helper.from_array(np.empty(0, np.float32), proto.values.name)
+        label = f"sparse initializer '{proto.values.name}'"
+        found = len(self.damage) + len(self.missing)
+        values, places = self.read(proto.values, label), self.read(proto.indices, f"{label}: indices")
+        shape = tuple(int(d) for d in proto.dims)
+        if len(self.damage) + len(self.missing) > found:
+            return nothing
+        if any(d < 1 for d in shape) or prod(shape) * values.itemsize > _MOST_DENSE:
+            self.missing.append(f"{self.file}: {label} takes too much memory in dense form, {list(shape)}.")
+            return nothing
+        flat = places.reshape(-1, 1) if places.ndim < 2 else places
+        sizes = np.array(shape if flat.shape[1] == len(shape) else (prod(shape),))
+        if flat.shape != (values.size, sizes.size) or ((flat < 0) | (flat >= sizes)).any():
+            self.damage.append(f"{label} has indices outside of {list(shape)}, or not one for each value")
+            return nothing
+        array = np.zeros(shape, values.dtype)
+        array.reshape(tuple(sizes))[tuple(flat.T)] = values.ravel()
+        return numpy_helper.from_array(array, proto.values.name)
 
     def _external(
         self, proto: TensorProto, dtype: np.dtype, shape: tuple[int, ...], label: str

@@ -11,7 +11,7 @@ import numpy as np
 
 from minbuild.authoring.graph_builder import TypedGraphBuilder
 from minbuild.errors import BadInput
-from minbuild.frontend.onnx.reader import opset_in, read_model
+from minbuild.frontend.onnx.reader import opset_in, raised, read_model
 from minbuild.frontend.onnx.writer import append_to_model, model_proto, opsets_of
 from minbuild.ir import Graph, Node, TensorType
 from minbuild.ops import Registry
@@ -35,7 +35,7 @@ class ModelAccessor:
     def of_model(cls, model: Any, path: Path, known: Registry) -> ModelAccessor:
         """Continues a copy of an onnx.ModelProto. `model` is that ModelProto, `path` the file it is written to,
         `known` the operators."""
-        copy = type(model).FromString(model.SerializeToString())
+        copy = type(model).FromString(raised(model).SerializeToString())
         return cls(lambda: TypedGraphBuilder(read_model(copy, path), known, opset_in(copy)), path, copy)
 
     @property
