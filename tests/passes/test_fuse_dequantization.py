@@ -93,7 +93,8 @@ def test_no_float_copy_is_in_flash_or_memory(name, pairs):
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_are_dequantized_by_themselves_only_where_no_kernel_reads_them(name, pairs):
     used = {kernel.function for kernel in pairs[name].packed.plan.kernels}
-    assert ("dequantize" in used) == (name in ("not fused", "embedding", "uint16 embedding"))
+    assert ("dequantize" in used) == (name == "not fused")
+    assert ("dequantize_gather" in used) == ("embedding" in name)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
     PYTHON tests/slow/make_quantized_models.py FOLDER
 
-PYTHON is an interpreter with onnx and onnxruntime.
+PYTHON is an interpreter with onnx, onnxruntime and torch, which its HQQ quantizer computes with.
 """
 
 import sys
@@ -17,7 +17,10 @@ from onnxruntime.quantization import (
     quantize_dynamic,
     quantize_static,
 )
-from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+from onnxruntime.quantization.matmul_nbits_quantizer import (
+    HQQWeightOnlyQuantConfig,
+    MatMulNBitsQuantizer,
+)
 
 folder, random = sys.argv[1], np.random.default_rng(0)
 
@@ -26,11 +29,11 @@ def weight(name: str, array: np.ndarray) -> onnx.TensorProto:
     return numpy_helper.from_array(array.astype(np.float32), name)
 
 
-def save(nodes: list, weights: list, shape: tuple, name: str) -> None:
+def save(nodes: list, weights: list, shape: tuple, name: str, element: int = onnx.TensorProto.FLOAT) -> None:
     graph = helper.make_graph(
         nodes,
         "net",
-        [helper.make_tensor_value_info("x", 1, ["batch", *shape])],
+        [helper.make_tensor_value_info("x", element, ["batch", *shape])],
         [helper.make_tensor_value_info("logits", 1, ["batch", 10])],
         weights,
     )
@@ -89,6 +92,18 @@ weights += [
     weight("head.bias", random.standard_normal(10) / 8),
 ]
 save(nodes, weights, (1, 28, 28), "cnn")
+nodes = [
+    helper.make_node("Gather", ["table.weight", "x"], ["rows"], name="table"),
+    helper.make_node("ReduceSum", ["rows", "axes"], ["sum"], keepdims=0),
+    helper.make_node("Gemm", ["sum", "head.weight", "head.bias"], ["logits"], name="head", transB=1),
+]
+weights = [
+    weight("table.weight", random.standard_normal((4096, 64)) / 4),
+    numpy_helper.from_array(np.array([1]), "axes"),
+    weight("head.weight", random.standard_normal((10, 64)) / 8),
+    weight("head.bias", random.standard_normal(10) / 8),
+]
+save(nodes, weights, (16,), "table", onnx.TensorProto.INT64)
 
 
 class Batches(CalibrationDataReader):
@@ -99,13 +114,9 @@ class Batches(CalibrationDataReader):
         return next(self.left, None)
 
 
-def static(name: str, to: str, shape: tuple, **options: object) -> None:
+def static(name: str, to: str, shape: tuple, form: QuantFormat = QuantFormat.QDQ, **options: object) -> None:
     quantize_static(
-        f"{folder}/{name}.onnx",
-        f"{folder}/{to}.onnx",
-        Batches(shape),
-        quant_format=QuantFormat.QDQ,
-        **options,
+        f"{folder}/{name}.onnx", f"{folder}/{to}.onnx", Batches(shape), quant_format=form, **options
     )
 
 
@@ -113,6 +124,28 @@ static("mlp", "mlp_static", (784,), per_channel=True, weight_type=QuantType.QInt
 static("mlp", "mlp_uint8", (784,), weight_type=QuantType.QUInt8, activation_type=QuantType.QUInt8)
 static(
     "cnn", "cnn_static", (1, 28, 28), per_channel=True, weight_type=QuantType.QInt8, nodes_to_exclude=["head"]
+)
+static("mlp", "mlp_qoperator", (784,), QuantFormat.QOperator, per_channel=True, weight_type=QuantType.QInt8)
+wide = {"activation_type": QuantType.QUInt16, "extra_options": {"UseQDQContribOps": True}}
+static("mlp", "mlp_int16", (784,), per_channel=True, weight_type=QuantType.QInt16, **wide)
+static("matmul", "matmul_uint16", (784,), weight_type=QuantType.QUInt16, **wide)
+static(
+    "cnn",
+    "cnn_int16",
+    (1, 28, 28),
+    per_channel=True,
+    weight_type=QuantType.QInt16,
+    nodes_to_exclude=["head"],
+    **wide,
+)
+static(
+    "cnn",
+    "cnn_qoperator",
+    (1, 28, 28),
+    QuantFormat.QOperator,
+    per_channel=True,
+    weight_type=QuantType.QInt8,
+    nodes_to_exclude=["head"],
 )
 quantize_dynamic(f"{folder}/matmul.onnx", f"{folder}/matmul_dynamic.onnx", weight_type=QuantType.QInt8)
 quantize_dynamic(
@@ -131,6 +164,20 @@ for name, bits, form in (
     )
     maker.process()
     maker.model.save_model_to_file(f"{folder}/matmul_{name}.onnx")
+maker = MatMulNBitsQuantizer(
+    onnx.load(f"{folder}/matmul.onnx"), algo_config=HQQWeightOnlyQuantConfig(block_size=32)
+)
+maker.process()
+maker.model.save_model_to_file(f"{folder}/matmul_hqq.onnx")
+maker = MatMulNBitsQuantizer(
+    onnx.load(f"{folder}/table.onnx"),
+    block_size=32,
+    is_symmetric=False,
+    op_types_to_quantize=("Gather",),
+    quant_axes=(("Gather", 1),),
+)
+maker.process()
+maker.model.save_model_to_file(f"{folder}/table_gather4.onnx")
 # NF4 as bitsandbytes packs it: indices of the nearest values, two a byte, the first in the high half.
 TABLE = np.array(
     [

@@ -2,14 +2,16 @@
 
     python tests/slow/measure_packed_weights.py --reference PYTHON [--write] [NAME...]
 
-PYTHON is an interpreter with onnx and a current onnxruntime, whose quantizers make the models: static QDQ, dynamic,
-MatMulNBits and four-bit QDQ; for the rows of torch, which torchao quantizes and torch.onnx.export writes, it has
-torch, onnxscript and torchao as well. Low-rank adapters train beside dense layers, the head behind convolutions.
+PYTHON is an interpreter with onnx, torch and a current onnxruntime, whose quantizers make the models: static QDQ and
+QOperator, dynamic, MatMulNBits, GatherBlockQuantized and four-bit QDQ; for the rows of torch, which torchao quantizes
+and torch.onnx.export writes, it has onnxscript and torchao as well. Low-rank adapters train beside dense layers, the
+head behind convolutions and tables.
 Columns: bytes of the quantized initializers; those of the constants in the plan, and their ratio; the largest arena
 at batch 32 with quantized weights, with the same graph's weights dequantized beforehand, and of the float model;
-whether losses and parameters after three steps have the same bits as with dequantized weights; time of a step
-relative to that (least processor times of interleaved steps, the median of five processes); bytes of
-code that it takes more. --write renews reports/baseline/packed_weights.md: all rows, or those of NAMEs.
+whether losses and parameters after three steps have the same bits as with dequantized weights; the largest difference
+of an output from that of onnxruntime without optimizations, relative to its largest output; time of a step relative
+to dequantized weights (least processor times of interleaved steps, the median of five processes); bytes of code that
+it takes more. --write renews reports/baseline/packed_weights.md: all rows, or those of NAMEs.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
 
+import numpy as np  # noqa: E402
 import onnx  # noqa: E402
 import quantized_models  # noqa: E402
 from onnx import numpy_helper  # noqa: E402
@@ -35,6 +38,8 @@ from minbuild.authoring.recipe import LoraOptions  # noqa: E402
 
 RESULT = TESTS.parent / "reports/baseline/packed_weights.md"
 BATCH, ROUNDS, PLACES, PROCESSES = 32, 40, 3, 5
+SHAPES = {"mlp": (784,), "matmul": (784,), "cnn": (1, 28, 28), "table": (16,)}
+ROWS = {"table": 4096}
 LORA = Recipe(loss="cross-entropy", lora=LoraOptions(("*weight*",), 4))
 HEAD = Recipe(loss="cross-entropy", train=("head.*",))
 LORA_ALL = Recipe(loss="cross-entropy", lora=LoraOptions(("*",), 4))
@@ -42,17 +47,27 @@ BIAS = Recipe(loss="cross-entropy", train=("fc*.bias",))
 MODELS = {  # what makes it, the float model, what trains
     "mlp_static": ("quantize_static, int8 a row", "mlp", LORA),
     "mlp_uint8": ("quantize_static, uint8", "mlp", LORA),
+    "mlp_int16": ("quantize_static, int16 a row", "mlp", LORA),
+    "matmul_uint16": ("quantize_static, uint16", "matmul", LORA),
+    "mlp_qoperator": ("quantize_static, QOperator, int8 a row", "mlp", LORA),
     "matmul_dynamic": ("quantize_dynamic, int8", "matmul", BIAS),
+    "matmul_dynamic_lora": ("quantize_dynamic, int8", "matmul", LORA),
     "matmul_nbits4": ("MatMulNBits, 4 bits", "matmul", LORA),
     "matmul_nbits8": ("MatMulNBits, 8 bits", "matmul", LORA),
     "matmul_qdq4": ("four-bit QDQ, blocks of 32", "matmul", LORA),
+    "matmul_hqq": ("MatMulNBits, HQQ, 4 bits", "matmul", LORA),
     "matmul_nf4": ("MatMulBnb4, NF4", "matmul", LORA),
+    "table_gather4": ("GatherBlockQuantized, 4 bits", "table", HEAD),
     "cnn_static": ("quantize_static, int8 a row", "cnn", HEAD),
+    "cnn_int16": ("quantize_static, int16 a row", "cnn", HEAD),
+    "cnn_qoperator": ("quantize_static, QOperator, int8 a row", "cnn", HEAD),
     "cnn_dynamic": ("quantize_dynamic, uint8", "cnn", HEAD),
     "mlp_torch": ("torchao and torch.onnx.export, int8 a row", "mlp", LORA_ALL),
     "cnn_torch": ("torchao and torch.onnx.export, int8 a row", "cnn", HEAD),
 }
+FILES = {"matmul_dynamic_lora": "matmul_dynamic"}  # that several rows are of
 MAKER = TESTS / "slow" / "make_quantized_models.py"
+RUNNER = TESTS / "slow" / "run_quantized_models.py"
 TORCH_MAKER = TESTS / "slow" / "make_torch_quantized_models.py"
 
 
@@ -68,13 +83,13 @@ def rows(folder: Path, names: list[str]) -> Iterator[tuple[str, str]]:
     """Names and rows of models."""
     for name in names:
         maker, base, recipe = MODELS[name]
-        pair = Pair.of(folder / f"{name}.onnx", recipe, BATCH)
+        model = folder / f"{FILES.get(name, name)}.onnx"
+        pair = Pair.of(model, recipe, BATCH)
         plain = Pair.of(folder / f"{base}.onnx", recipe, BATCH).packed
         own = folder / name  # a library that is loaded must not be written again
-        own.mkdir(exist_ok=True)
+        (own / "outputs").mkdir(parents=True, exist_ok=True)
         libraries = pair.libraries(own)
-        shape = (BATCH, 1, 28, 28) if base == "cnn" else (BATCH, 784)
-        data = quantized_models.batches(shape, 10, 3)
+        data = quantized_models.batches((BATCH, *SHAPES[base]), 10, 3, ROWS.get(base, 0))
         # Times depend on where memory lies.
         both = [
             [quantized_models.session(m, library, BATCH) for _ in range(PLACES)]
@@ -83,13 +98,16 @@ def rows(folder: Path, names: list[str]) -> Iterator[tuple[str, str]]:
         equal = quantized_models.trained(both[0][0], data) == quantized_models.trained(both[1][0], data)
         ratio = quantized_models.step_ratio(*both, data[0], ROUNDS)
         code = [path.stat().st_size for path in quantized_models.paths(libraries)]
-        packed, flash = initializer_bytes(folder / f"{name}.onnx"), len(pair.packed.plan.constants)
+        packed, flash = initializer_bytes(model), len(pair.packed.plan.constants)
+        wanted = np.load(model.with_suffix(".npz"))
+        found = quantized_models.outputs(model, recipe, wanted["x"], own / "outputs")
+        difference = np.abs(found - wanted["logits"]).max() / np.abs(wanted["logits"]).max()
         yield (
             name,
             f"| {name} | {maker} | {packed:,} | {flash:,} | {flash / packed:.3f} | "
             f"{len(pair.floats.plan.constants):,} | "
             f"{peak(pair.packed):,} | {peak(pair.floats):,} | {peak(plain):,} | {'equal' if equal else 'DIFFER'} | "
-            f"{ratio:.2f} | {code[0] - code[1]:+,} |",
+            f"{difference:.0e} | {ratio:.2f} | {code[0] - code[1]:+,} |",
         )
 
 
@@ -119,11 +137,12 @@ def main() -> int:
         names = options.names or list(MODELS)
         for maker in (MAKER, TORCH_MAKER) if any(n.endswith("torch") for n in names) else (MAKER,):
             subprocess.run([options.reference, str(maker), name], check=True, capture_output=True)
+        subprocess.run([options.reference, str(RUNNER), name], check=True, capture_output=True)
         titles = (
             *("Model", "Made by", "Packed", "Constants", "Ratio", "Constants, folded"),
-            *("Arena", "Arena, folded", "Arena, float model", "Bits", "Step", "Code"),
+            *("Arena", "Arena, folded", "Arena, float model", "Bits", "Outputs", "Step", "Code"),
         )
-        lines = ["| " + " | ".join(titles) + " |", "|---|---|" + "--:|" * 7 + "---|--:|--:|"]
+        lines = ["| " + " | ".join(titles) + " |", "|---|---|" + "--:|" * 7 + "---|--:|--:|--:|"]
         print(*lines, sep="\n")
         found = {n: r for r in RESULT.read_text().splitlines() for n in MODELS if r.startswith(f"| {n} |")}
         for model in names:  # times depend on where a process has its stack

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from minbuild.ops import registry
 from minbuild.ops.quantization.dequantize import DEQUANTIZE
 from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.kernel_selection import contents_of
-from minbuild.training.library import TRAIN, Library, Session
+from minbuild.training.library import EVAL, TRAIN, Library, Session
 
 REGISTRY = registry()
 
@@ -72,13 +72,27 @@ def session(model: CompiledModel, library: Library, batch: int) -> Session:
     return Session(library, model.plan_bytes, model.checkpoint, [batch] * len(model.plan.symbols))
 
 
-def batches(shape: Sequence[int], classes: int, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Inputs and labels, the same ones every time."""
+def batches(
+    shape: Sequence[int], classes: int, count: int, rows: int = 0
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Inputs and labels, the same ones every time; of a table, numbers of its `rows`."""
     random = np.random.default_rng(5)
     return [
-        (random.standard_normal(shape).astype(np.float32), random.integers(0, classes, shape[0]))
+        (
+            random.integers(0, rows, shape) if rows else random.standard_normal(shape).astype(np.float32),
+            random.integers(0, classes, shape[0]),
+        )
         for _ in range(count)
     ]
+
+
+def outputs(model: Path, recipe: Recipe, x: np.ndarray, folder: Path) -> np.ndarray:
+    """The output `logits` of a model for a batch `x`, by a library made in `folder`."""
+    artifacts = artifacts_of(read_source(model), replace(recipe, outputs=("logits",)), REGISTRY)
+    evaluated = compiled(artifacts, REGISTRY, batch=len(x))
+    library = trainers.library_of(contents_of([evaluated]), REGISTRY, folder)
+    labels = np.zeros(len(x), np.int64)
+    return session(evaluated, library, len(x)).run(EVAL, (x, labels))[1]
 
 
 def trained(trainer: Session, data: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, bytes]:

@@ -1,5 +1,5 @@
 // Dequantize: weights in 4, 8 or 16 bits as real numbers; and products with such weights, which never have them as a
-// whole (lib/gemm/quantized_product.h).
+// whole (lib/gemm/quantized_product.h); and rows of tables of them.
 #include "lib/gemm/quantized_product.h"
 
 #include "lib/loops/blas1.h"
@@ -24,6 +24,33 @@ Status dequantize(const Call& call) {
   if (!m.read(call[1], call[2], call[3], call[4], call.params, y.count / columns)) return Status::kTooLarge;
   dequantize_block(m, 0, 0, m.rows, columns, y.as<T>(), columns);
   return Status::kOk;
+}
+
+// The rows of w at the indices. y: [indices,columns]
+template <class T, class I>
+Status dequantize_gather(const Call& call) {
+  const Tensor &y = call[0], &indices = call[5];
+  Matrix w;
+  if (!w.read(call[1], call[2], call[3], call[4], call.params + 1, call.params[0])) return Status::kBadPlan;
+  if (y.count != int64_t(indices.count) * w.columns) return Status::kBadPlan;
+  const auto take = [&](intptr_t first, intptr_t count) MB_LAMBDA {
+    T* to = y.as<T>() + first * w.columns;
+    for (const I* at = indices.as<I>() + first; count > 0; --count, ++at, to += w.columns) {
+      const int64_t row = *at < 0 ? int64_t(*at) + w.rows : int64_t(*at);
+      if (row < 0 || row >= w.rows) return Status::kBadValue;
+      dequantize_block(w, intptr_t(row), 0, 1, w.columns, to, w.columns);
+    }
+    return Status::kOk;
+  };
+#if MB_THREADS > 1
+  uint32_t failed = 0;
+  for_ranges(call.team, indices.count, y.count * int64_t(sizeof(T)), 1, [&](intptr_t first, intptr_t count) {
+    if (take(first, count) != Status::kOk) __atomic_store_n(&failed, 1u, __ATOMIC_RELAXED);
+  });
+  return failed == 0 ? Status::kOk : Status::kBadValue;
+#else
+  return take(0, indices.count);
+#endif
 }
 
 // y += bias on every row, or y = bias

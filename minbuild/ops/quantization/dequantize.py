@@ -1,7 +1,7 @@
 """Dequantize: weights that stay in 4, 8 or 16 bits, and the kernels that compute with them.
 
-DequantizeLinear of weights, MatMulNBits and MatMulBnb4 decompose into it. It is never folded to real numbers: products
-and convolutions read the codes in place (dequantize_product.py, dequantize_conv.py).
+DequantizeLinear of weights, MatMulNBits and MatMulBnb4 decompose into it. It is never folded to real numbers: products,
+convolutions and gathers read the codes in place (dequantize_product.py, dequantize_conv.py, dequantize_gather.py).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from minbuild.ir.dims import product
 from minbuild.ops.core.definition import (
     FLOAT,
     FLOATS,
+    INDICES,
     KernelCall,
     KernelFunction,
     Op,
@@ -48,6 +49,13 @@ TRANSPOSED, PACKED = 1, 2  # bits of how a product goes
 CODES = ("q:uint8", "scale:float", "zero_point:uint8?", "table:float?")
 
 dequantize_kernel = KernelFunction("dequantize", ("y:T=", *CODES), FORMAT_PARAMS, _TYPES, FORMAT_FEATURES)
+gather_kernel = KernelFunction(
+    "dequantize_gather",
+    ("y:T=", *CODES, "indices:I"),
+    ("rows:int", *FORMAT_PARAMS),
+    {**_TYPES, "I": INDICES},
+    FORMAT_FEATURES,
+)
 product_kernel = KernelFunction(
     "dequantize_product",
     ("y:T=", "a:T", *CODES, "bias:T?", "rows:scratch"),
@@ -283,5 +291,5 @@ dequantize = Op(
     cases=_cases,
 )
 
-KERNELS = (dequantize_kernel, product_kernel)
+KERNELS = (dequantize_kernel, gather_kernel, product_kernel)
 OPS = (dequantize,)

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import prod
 
-from minbuild.ir import Call, Procedure, Role, Shape, TensorType, Value
+from minbuild.ir import Call, Procedure, Role, Shape, Value
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import UnsupportedUse
 from minbuild.ops.linear_algebra.contraction import layout_of
 from minbuild.ops.linear_algebra.matmul_rewrites import ProductOp
 from minbuild.ops.quantization.dequantize import DEQUANTIZE, Format, format_at
 from minbuild.ops.quantization.dequantize_conv import DEQUANTIZE_CONV
+from minbuild.ops.quantization.dequantize_gather import DEQUANTIZE_GATHER
 from minbuild.ops.quantization.dequantize_product import DEQUANTIZE_PRODUCT
 from minbuild.passes.analysis.effects import Accesses, Effects
 from minbuild.passes.analysis.instruction_selection import context_of
 
-_ANY_ROWS = 1 << 27  # share a scale: more than a matrix has
 _LINEAR = frozenset({":Gemm", ":MatMul", "com.microsoft:FusedMatMul", "minbuild:Contraction"})
 
 
@@ -32,24 +31,23 @@ def fuse_dequantization(procedure: Procedure, registry: Registry) -> Procedure:
         return procedure
     work = _Fusion(procedure, registry)
     calls = tuple(new for i, call in enumerate(procedure.calls) for new in work.fused(i, call))
-    return replace(procedure, calls=calls, values=work.values, alias=work.alias)
+    return replace(procedure, calls=calls)
 
 
 @dataclass
 class _Fusion:
-    """One procedure; `values` and `alias` grow by what gathers of codes need."""
+    """One procedure."""
 
     procedure: Procedure
     registry: Registry
-    values: dict[str, Value] = field(init=False)
-    alias: dict[str, str] = field(init=False)
+    values: Mapping[str, Value] = field(init=False)
     made_by: Mapping[str, int] = field(init=False)
     effects: Effects = field(init=False)
     accesses: Accesses = field(init=False)
 
     def __post_init__(self) -> None:
         calls = self.procedure.calls
-        self.values, self.alias = dict(self.procedure.values), dict(self.procedure.alias)
+        self.values = self.procedure.values
         self.made_by = {c.outputs[0]: i for i, c in enumerate(calls) if c.op == DEQUANTIZE}
         self.effects = Effects(self.procedure, self.registry)
         self.accesses = Accesses(self.procedure, self.effects)
@@ -62,8 +60,7 @@ class _Fusion:
         elif call.op == ":Conv":
             found = self.convolution(index, call, 1, propagation=0)
         elif call.op == ":Gather":
-            yield from self.gather(index, call)
-            return
+            found = self.gather(index, call)
         elif call.op == "com.microsoft:ConvGrad" and not any(
             call.outputs[1:2]
         ):  # quantized weights do not train
@@ -162,43 +159,19 @@ class _Fusion:
             call, op=DEQUANTIZE_CONV, version=1, inputs=inputs, outputs=outputs, attributes=attributes
         )
 
-    def gather(self, index: int, call: Call) -> Iterator[Call]:
-        """Rows of codes, and of scales, are gathered before they are dequantized."""
-        made = self.weights(call, 0, index)
-        if made is None or int(call.attributes.get("axis", 0)) % max(1, len(self.shape(call.inputs[0]))):
-            yield call
-            return
-        stored, shape = self.format(made), self.shape(call.inputs[0])
-        several = stored.row_block < stored.rows
-        if stored.rows != shape[0] or stored.stride * stored.bits % 8 or (several and stored.row_block > 1):
-            yield call
-            return
-        codes, scale, zero, table = _operands(made)
-        across = -(-stored.columns // stored.column_block)
-        found = [codes, scale, zero, table]
-        elements = stored.stride * stored.bits // (8 * self.values[codes].type.element.size)
-        for slot, width in ((0, elements), (1, across), (2, across)):
-            source = found[slot]
-            if not source or (slot and not several):
-                continue
-            count = prod(d for d in self.shape(source) if isinstance(d, int))
-            if count != stored.rows * width:
-                yield call
-                return
-            rows, gathered = f"{call.outputs[0]}/rows of {source}", f"{call.outputs[0]}/{source}"
-            kind = self.values[source].type.element
-            self.values[rows] = Value(rows, TensorType(kind, (stored.rows, width)))
-            self.alias[rows] = self.effects.owner(source)
-            self.values[gathered] = Value(gathered, TensorType(kind, (*self.shape(call.inputs[1]), width)))
-            yield replace(call, inputs=(rows, call.inputs[1]), outputs=(gathered,))
-            found[slot] = gathered
-        own = {"row_block": 1 if several else _ANY_ROWS}
-        yield replace(
-            made,
-            node=call.node,
-            inputs=tuple(found),
-            outputs=call.outputs,
-            attributes={**made.attributes, **stored.attributes, **own},
+    def gather(self, index: int, call: Call) -> Call | None:
+        made, shape = self.weights(call, 0, index), self.shape(call.inputs[0])
+        if made is None or int(call.attributes.get("axis", 0)) % max(1, len(shape)):
+            return None
+        stored = self.format(made)
+        if stored.rows != shape[0]:
+            return None
+        return replace(
+            call,
+            op=DEQUANTIZE_GATHER,
+            version=1,
+            inputs=(*_operands(made), call.inputs[1]),
+            attributes={**stored.attributes, "shape": shape, "to": made.attributes["to"]},
         )
 
 
