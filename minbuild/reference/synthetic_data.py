@@ -32,13 +32,26 @@ _SIZES = (2, 3, 4, 8, 16, 32, 64, 128, 256)  # of free dimensions, until no tens
 
 def smallest_sizes(program: Program, minimum: int = 2) -> int:
     """The smallest size from `minimum` on for all free dimensions at which, also with one less, every tensor has
-    elements."""
+    elements, and those that constant indices read, as reflecting Pads do."""
     shapes = {v.type.shape or () for p in program.procedures for v in p.values.values()}
-    dims = {d for shape in shapes for d in shape if not isinstance(d, int)}
+    needed: set[tuple[Dim, int]] = {(d, 1) for shape in shapes for d in shape if not isinstance(d, int)}
+    needed |= {least for p in program.procedures for c in p.calls if (least := _least_size(c, p))}
     for size in (n for n in _SIZES if n >= minimum):
-        if all(evaluate(d, dict.fromkeys(program.symbols, n)) > 0 for d in dims for n in (size, size - 1)):
+        if all(
+            evaluate(d, dict.fromkeys(program.symbols, n)) >= m for d, m in needed for n in (size, size - 1)
+        ):
             return size
     return minimum
+
+
+def _least_size(call: Call, procedure: Procedure) -> tuple[Dim, int] | None:
+    """An axis that a call reads at constant indices, and the size that it has at least."""
+    if (limit := _limit(call, procedure)) is None:
+        return None
+    indices = procedure.values[call.inputs[limit[0]]].constant
+    if indices is None or not indices.size or isinstance(limit[1], int):
+        return None
+    return limit[1], max(int(indices.max()) + 1, -int(indices.min()))
 
 
 def index_limits(program: Program, registry: Registry) -> dict[str, Dim]:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from authored import source
 
+from minbuild.authoring import Recipe, make_artifacts, write_artifacts
 from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import symbol
-from minbuild.reference.synthetic_data import seeded_batch
+from minbuild.planning.compile import compile_model
+from minbuild.reference.synthetic_data import seeded_batch, smallest_sizes
 
 pytestmark = pytest.mark.unit
 
@@ -37,3 +42,16 @@ def test_integers_that_are_no_indices_begin_at_the_lowest() -> None:
     assert set(zero["lengths"]) == {0, 1} and set(one["lengths"]) == {1, 2}
     assert set(zero["flags"]) == {False, True} and set(one["flags"]) == {True}
     assert set(one["tokens"]) == set(range(5))
+
+
+@pytest.mark.parametrize(("before", "behind", "size"), [(0, 1, 3), (2, 0, 4), (1, 5, 8), (17, 0, 32)])
+def test_sizes_reach_the_elements_that_a_reflecting_pad_reads(
+    before: int, behind: int, size: int, tmp_path: Path
+) -> None:
+    """Both the size and one less, which proofs take as well."""
+    model = source(
+        'g (float[n, m] x) => (float[n, k] y) { s = Mul(x, w) y = Pad<mode = "reflect">(s, pads) }',
+        {"w": np.float32([0.5]), "pads": np.array([0, before, 0, behind])},
+    )
+    write_artifacts(make_artifacts(model, Recipe(loss="mse")), tmp_path)
+    assert smallest_sizes(compile_model(tmp_path, {}, {}).program) == size
