@@ -106,7 +106,7 @@ class _Reader:
         self.tensors = TensorReader(path, self.damage, self.missing)
 
     def graph(self) -> Graph:
-        stored = {t.name: t for t in self.stored()}
+        stored = {t.name: t for t in self.constants()}
         nodes = tuple(self.node(n, i) for i, n in enumerate(self.proto.node))
         outputs = tuple(o.name for o in self.proto.output)
         read = {name for n in nodes for name in names_read(n)} | set(outputs)
@@ -136,7 +136,7 @@ class _Reader:
         self.raise_findings()
         return without_sequences(graph)
 
-    def stored(self) -> list[TensorProto]:
+    def constants(self) -> list[TensorProto]:
         """The initializers of the graph that is read, sparse ones in dense form."""
         return [*self.proto.initializer, *(self.tensors.dense(s) for s in self.proto.sparse_initializer)]
 
@@ -252,7 +252,7 @@ class _Reader:
     def subgraph(self, proto: GraphProto) -> Graph:
         """A graph inside of a node. What it reads from around it is looked at with the whole."""
         outer, self.proto = self.proto, proto
-        stored = {t.name: self.tensors.read(t, f"initializer '{t.name}'") for t in self.stored()}
+        stored = {t.name: self.tensors.read(t, f"initializer '{t.name}'") for t in self.constants()}
         nodes = tuple(self.node(n, i) for i, n in enumerate(proto.node))
         unknown = TensorType(ElementType.FLOAT, None)  # a round's inputs are what it is given
         inputs = {i.name: unknown for i in proto.input if i.name not in stored}
