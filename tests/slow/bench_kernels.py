@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,7 @@ from shared_kernels import compile_library  # noqa: E402
 from minbuild.ops import registry  # noqa: E402
 from minbuild.ops.convolution.sliding_window import axes  # noqa: E402
 from minbuild.ops.core.definition import TestCase  # noqa: E402
+from minbuild.planning.kernel_selection import packs  # noqa: E402
 from minbuild.training.c_api import CTensor, to_tensor  # noqa: E402
 from minbuild.training.library import TRAIN  # noqa: E402
 
@@ -269,7 +270,9 @@ def step_of(operator: str, case: TestCase, folder: Path) -> Callable[[], None]:
     one = trainers.one_node(known.ops[operator], case)
     plan = trainers.plan_of(one.artifacts, known)
     own = Path(tempfile.mkdtemp(dir=folder))  # a library that is loaded must not be written again
-    library = trainers.library_of(trainers.contents_of((plan,)), known, own)
+    contents = trainers.contents_of((plan,))
+    contents = replace(contents, avx512=packs(contents.kernels, contents.features))  # as in the default build
+    library = trainers.library_of(contents, known, own)
     session = trainers.session_of(library, plan, one.state)
     arrays = [np.ascontiguousarray(x) for x in one.feeds]
     tensors = (CTensor * len(arrays))(*map(to_tensor, arrays))

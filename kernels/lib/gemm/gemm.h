@@ -64,7 +64,7 @@ struct TileSteps {
 template <class T, class... Steps>
 MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Steps&... steps) {
   constexpr bool kPacked = sizeof...(steps) != 0;
-  const intptr_t width = lanes_of<T>(bytes) * kTileVectors;
+  const intptr_t width = MB_HALF_PANELS && kPacked ? g.b_row : lanes_of<T>(bytes) * kTileVectors;
   intptr_t most = kPacked ? packed_tile_rows(bytes) : tile_rows(bytes);
   [[maybe_unused]] intptr_t step = 0;
   if constexpr (kPacked) step = (steps.step, ...);
@@ -97,7 +97,12 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Step
       if (g.accumulate) old = c;
     }
     MB_OPAQUE(out);  // else the tile is compiled for `c` and for `edge`
-    if constexpr (kPacked && kPacksInTiles) {
+#if MB_HALF_PANELS
+    if (kPacked && width * intptr_t(sizeof(T)) < kTileVectors * bytes)
+      run_widest<TileBody<T, true, 1>>(&g, a, rows, out, out_row, old);
+    else
+#endif
+        if constexpr (kPacked && kPacksInTiles) {
       if (left == g.m && (steps.raw, ...)) {
         Gemm<T> first = g;
         first.b = (steps.raw, ...), first.b_row = (steps.raw_row, ...);

@@ -17,6 +17,13 @@ namespace minbuild {
 template <class T>
 using WriteRows = void (*)(const void* source, T* to, const T* a, intptr_t count, intptr_t depth);
 
+// True where the last panel of a convolution may be half as wide: one vector of AVX-512.
+#if defined(MB_CONV_HALF_PANELS) && MINBUILD_AVX512
+#define MB_HALF_PANELS MB_CONV_HALF_PANELS
+#else
+#define MB_HALF_PANELS 0
+#endif
+
 // C[m,n] = alpha * A[m,k] * B[k,n], added to C if `accumulate`. Element (i,j) of X is x[i*x_row + j*x_col].
 template <class T>
 struct Gemm {
@@ -139,7 +146,7 @@ constexpr intptr_t kRowsAhead = 8;
 
 // One tile: out = old + alpha * rows of A from `a` on * the panel g.b. `old` is `out`, or zeros for every row. `panel`:
 // where g.b, in place, is packed meanwhile.
-template <class T, bool Packed>
+template <class T, bool Packed, int Vectors = kTileVectors>
 struct TileBody {
   template <class W, class... Panel>
   static MB_INLINE void run(const Gemm<T>* g, const T* a, intptr_t rows, T* out, intptr_t out_row, const T* old,
@@ -160,9 +167,9 @@ struct TileBody {
   static MB_INLINE void multiply(const Gemm<T>& g, const T* from, intptr_t rows, T* out, intptr_t out_row, const T* old,
                                  Panel... panel) {
     using V = typename W::template of<T>;
-    V x[Rows][kTileVectors];
-    unroll<Rows>([&](auto r) MB_LAMBDA { unroll<kTileVectors>([&](auto v) MB_LAMBDA { x[r][v] = V(T(0)); }); });
-    if constexpr (Packed) {  // what is added to, or written
+    V x[Rows][Vectors];
+    unroll<Rows>([&](auto r) MB_LAMBDA { unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = V(T(0)); }); });
+    if constexpr (Packed && Vectors == kTileVectors) {  // what is added to, or written
       T* later = out;
       unroll<Rows>([&](auto) MB_LAMBDA {
         __builtin_prefetch(later, 1);
@@ -177,7 +184,7 @@ struct TileBody {
     V alpha = g.alpha;
     intptr_t old_row = old == out ? out_row : 0;
     unroll<Rows>([&](auto r) MB_LAMBDA {
-      unroll<kTileVectors>([&](auto v) MB_LAMBDA {
+      unroll<Vectors>([&](auto v) MB_LAMBDA {
         store_lanes(muladd(x[r][v], alpha, load_lanes<V>(old + v * V::size)), out + v * V::size);
       });
       out += out_row;
@@ -187,20 +194,20 @@ struct TileBody {
 
   // x += rows of A * the panel, both packed
   template <class V, int Rows>
-  static MB_INLINE void add_packed(const Gemm<T>& g, const T* a, V (&x)[Rows][kTileVectors]) {
+  static MB_INLINE void add_packed(const Gemm<T>& g, const T* a, V (&x)[Rows][Vectors]) {
     constexpr int kColumns = Rows / V::size;
     const T* b = g.b;
     intptr_t k = g.k;  // at least 1
     do {
-      V column[kColumns], row[kTileVectors];
+      V column[kColumns], row[Vectors];
       unroll<kColumns>([&](auto i) MB_LAMBDA { column[i] = V::load(a + i * V::size); });
-      unroll<kTileVectors>([&](auto v) MB_LAMBDA { row[v] = V::load(b + v * V::size); });
+      unroll<Vectors>([&](auto v) MB_LAMBDA { row[v] = V::load(b + v * V::size); });
       unroll<Rows>([&](auto r) MB_LAMBDA {
         V factor = column[r / V::size].v[r % V::size];
-        unroll<kTileVectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
+        unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
       });
       a += Rows;
-      b += kTileVectors * V::size;
+      b += Vectors * V::size;
     } while (--k > 0);
   }
 
@@ -209,7 +216,7 @@ struct TileBody {
 
   // The same of rows of A in memory as it is.
   template <class V, int Rows, class... Panel>
-  static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][kTileVectors],
+  static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
                                      Panel... panel) {
     const T* a[Rows];
 #if MB_TIGHT_LOOPS
@@ -235,17 +242,17 @@ struct TileBody {
     }
     for (intptr_t k = g.k; k > 0; --k) {
 #endif
-      V row[kTileVectors];
-      unroll<kTileVectors>([&](auto v) MB_LAMBDA { row[v] = load_lanes<V>(b + v * V::size); });
+      V row[Vectors];
+      unroll<Vectors>([&](auto v) MB_LAMBDA { row[v] = load_lanes<V>(b + v * V::size); });
       if constexpr (sizeof...(panel) != 0) {
         __builtin_prefetch(b + kRowsAhead * b_row);
-        unroll<kTileVectors>([&](auto v) MB_LAMBDA { (row[v].store(panel + v * V::size), ...); });
-        ((panel += kTileVectors * V::size), ...);
+        unroll<Vectors>([&](auto v) MB_LAMBDA { (row[v].store(panel + v * V::size), ...); });
+        ((panel += Vectors * V::size), ...);
       }
       unroll<Rows>([&](auto r) MB_LAMBDA {
         V factor = a[r][at];
         if (kMovesRows) a[r] += a_col;
-        unroll<kTileVectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
+        unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
       });
       b += MB_TIGHT_LOOPS || kKeepsSteps ? b_row : g.b_row;
       if (!kMovesRows) at += MB_TIGHT_LOOPS || kKeepsSteps ? a_col : g.a_col;

@@ -158,13 +158,14 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T
         tile.c = g.c + i * g.c_row + j * g.c_col;
         for (intptr_t at = 0; at < columns; at += width, tile.c += width * g.c_col) {
           tile.n = columns - at < width ? columns - at : width;
+          if (MB_HALF_PANELS && bytes == 64 && group == width) tile.b_row = tile.n <= width / 2 ? width / 2 : width;
           T* const panel = panels + (one_block ? at % group : at) * tile.k;
           steps.raw = in_tiles && tile.n == width ? g.b + k * g.b_row + j + at : nullptr;
           if (i == 0 && at % group == 0 && !steps.raw) {
             const intptr_t some = columns - at < group ? columns - at : group;
             if (some % width != 0)
               clear_bytes(panel + some / width * width * tile.k, size_t(width * tile.k) * sizeof(T));
-            pack(packer, panel, int(k), int(tile.k), int(j + at), int(some), int(width));
+            pack(packer, panel, int(k), int(tile.k), int(j + at), int(some), int(MB_HALF_PANELS ? tile.b_row : width));
           }
           tile.b = panel;
           steps.next = g.b + k * g.b_row + (j + at + width) * g.b_col;

@@ -173,6 +173,7 @@ struct ExchangedFilters {
         T* at = column;
         if (some == kWindow && taps == kWindow) {
           for (intptr_t row = 0; row < rows; ++row, x += kWindow, at += step) {
+            __builtin_prefetch(x + kRowsAtOnce * kWindow);
             const V first = V::load(x), second = V::load(x + V::size), last = V::load(x + kWindow - V::size);
             first.store(at), second.store(at + V::size), last.store(at + kWindow - V::size);
           }

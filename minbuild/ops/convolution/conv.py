@@ -55,11 +55,13 @@ _FEATURES = {
     "lines": "one spatial axis",
     "bias": "adds a number to every channel",
     "exchanged": "input gradients of real size, of windows that move by one element",
+    "half_panels": "layers of real size whose last outputs half fill the vectors of AVX-512",
     "dequantize": "weights in 4, 8 or 16 bits",
     "dequantize_transposed": "input gradients of layers with such weights",
 }
 _MADE_ELEMENTS, _MADE_COLUMNS, _BEYOND, _BEYOND_PANELS = 1 << 16, 512, 16, 512  # as in lib/nn/packed_conv.h
 _SHARE_BYTES = PACKED_BYTES + 1024  # of packed blocks of a further thread
+_TILE_COLUMNS = 32  # of packed products, float by AVX-512
 _LARGE_WORK = 1 << 22  # multiplications per image
 
 conv_kernel = KernelFunction(
@@ -215,6 +217,20 @@ class Layer:
         often = isinstance(image, int) and 2 * image * images_of_pass(image) >= self.filters
         return often and all(a.stride == 1 and a.before <= a.span for a in self.axes)
 
+    def has_half_panels(self, propagation: int) -> bool:
+        """True if the outputs of a pass, or the inputs of one whose roles are exchanged, half fill their last tile."""
+        if self.exchanges(propagation):
+            return self.exchanged().has_half_panels(OUTPUT)
+        image = product([a.outputs for a in self.axes])
+        if propagation != OUTPUT or not self.packs or not isinstance(image, int):
+            return False
+        images = images_of_pass(image)
+        if isinstance(self.batch, int):
+            images = min(images, self.batch)
+        if self.pointwise and images == 1:  # the image is multiplied as it lies in memory
+            return False
+        return 0 < image * images % _TILE_COLUMNS <= _TILE_COLUMNS // 2
+
     def exchanged(self) -> Layer:
         """That convolution: channels and filters, inputs and outputs have changed places."""
         axes = tuple(
@@ -293,7 +309,11 @@ def call_layer(
         layer.packed_scratch(propagation) if packs else layer.scratch(),
         types=(layer.element,),
         params=(propagation, *layer.params()),
-        features=layer.features(bias=bool(bias), exchanged=layer.exchanges(propagation)),
+        features=layer.features(
+            bias=bool(bias),
+            exchanged=layer.exchanges(propagation),
+            half_panels=layer.has_half_panels(propagation),
+        ),
         accumulate=accumulate,
     )
 
