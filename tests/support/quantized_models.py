@@ -87,8 +87,9 @@ def batches(
 
 
 def outputs(model: Path, recipe: Recipe, x: np.ndarray, folder: Path) -> np.ndarray:
-    """The output `logits` of a model for a batch `x`, by a library made in `folder`."""
-    artifacts = artifacts_of(read_source(model), replace(recipe, outputs=("logits",)), REGISTRY)
+    """The first output of a model for a batch `x`, by a library made in `folder`."""
+    source = read_source(model)
+    artifacts = artifacts_of(source, replace(recipe, outputs=source.graph.outputs[:1]), REGISTRY)
     evaluated = compiled(artifacts, REGISTRY, batch=len(x))
     library = trainers.library_of(contents_of([evaluated]), REGISTRY, folder)
     labels = np.zeros(len(x), np.int64)
