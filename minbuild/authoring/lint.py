@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from minbuild.authoring.lora import ADAPTER
-from minbuild.authoring.parameters import chosen
+from minbuild.authoring.parameters import chosen, parameter_names
 from minbuild.frontend.onnx.exporter_metadata import ExporterMetadata
 from minbuild.ir import Graph
 from minbuild.options.did_you_mean import listed
 
 _NORMALIZATION = "BatchNormalization"
+_GENERATED = re.compile(r"\d$|[:/]|const|scalar|_cast$", re.I)  # names that exporters make up, of constants
 _TRAINING_OUTPUTS = 5  # of BatchNormalization before opset 14, which has no attribute for its mode
 
 
@@ -34,6 +36,11 @@ def lint(graph: Graph, train: Sequence[str], metadata: ExporterMetadata, named: 
         )
     if not named:
         yield from _folded(graph, train, metadata)
+    if not (named or metadata.parameters) and (numbers := _named_numbers(graph)):
+        yield (
+            f"{listed(numbers)}: single numbers, as constants of formulas are mostly; they do not train. To train one "
+            f"beside all others, add --train '*' --train {numbers[0]}."
+        )
     merged = [n for n in metadata.lost if f"{n.rpartition('.')[0]}.running_mean" in metadata.buffers]
     if merged:
         yield (
@@ -76,6 +83,12 @@ def _folded(graph: Graph, train: Sequence[str], metadata: ExporterMetadata) -> I
                 f"{what}, and does not train. Export with optimize=False to train as the module does, or name "
                 f"it with --train {name}."
             )
+
+
+def _named_numbers(graph: Graph) -> list[str]:
+    """Single numbers whose names are those of parameters rather than of constants."""
+    numbers = parameter_names(graph, graph.initializers)
+    return [n for n in numbers if graph.initializers[n].ndim == 0 and not _GENERATED.search(n)]
 
 
 def _has_quantized_weights(graph: Graph) -> bool:

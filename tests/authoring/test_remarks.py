@@ -145,3 +145,18 @@ def test_tied_weights_that_came_apart_are_told() -> None:
         )
     assert notes_of(TIED, {"one": weight, "other": weight[::-1].copy()}) == ()  # the same numbers elsewhere
     assert notes_of(TIED, {"one": weight, "other": weight}, train=("one",)) == ()
+
+
+SCALED = "m (float[n,3] x) => (float[n,3] y) { h = MatMul (x, w) y = Mul (h, NUMBER) }"
+
+
+def test_single_numbers_with_names_of_parameters_are_told() -> None:
+    def notes(name: str, train: tuple[str, ...] = ()) -> tuple[str, ...]:
+        weights = {"w": np.eye(3, dtype=np.float32), name: np.float32(14)}
+        return notes_of(SCALED.replace("NUMBER", name), weights, train=train)
+
+    (said,) = notes("logit_scale")
+    assert said.startswith("logit_scale: single numbers") and said.endswith(
+        "--train '*' --train logit_scale."
+    )
+    assert notes("val_3") == notes("const_of_gelu") == notes("logit_scale", ("*", "logit_scale")) == ()
