@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from case_sets import EVAL, TRAIN, CaseSet, Trainer, folders, load, loaded, persistent, trainer
 from onnx import TensorProto
+from quantized_nets import artifact_set
 from training_models import Trainable, device, node, regression
 
 from minbuild import assets
@@ -165,6 +166,20 @@ def test_own_training_that_is_refused_behind_an_update_changes_nothing(tmp_path)
     session.run(TRAIN, [x, targets + 1])
     assert session.parameter("W").tobytes() != before["W"]
     assert np.array_equal(session.parameter("kept"), session.parameter("W")[2])
+
+
+@pytest.mark.parametrize("at", [0, -1])
+def test_a_row_that_a_table_of_codes_has_not_is_refused(at, tmp_path):
+    folder = artifact_set(tmp_path, "uint16 embedding")
+    case, built = load(folder), trainer(folder)
+    session = warmed_up(case, built)
+    before = snapshot(session, built)
+    rows, labels = case.batch(1)
+    wrong = rows.copy()
+    wrong.flat[at] = 50  # of 50 rows
+    with pytest.raises(TrainerError, match="value out of range"):
+        session.run(TRAIN, [wrong, labels])
+    assert snapshot(session, built) == before
 
 
 def test_kernels_that_refuse_values_read_arguments_known_for_it():

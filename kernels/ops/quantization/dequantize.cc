@@ -2,6 +2,7 @@
 // whole (lib/gemm/quantized_product.h); and rows of tables of them.
 #include "lib/gemm/quantized_product.h"
 
+#include "lib/indexing/slices.h"
 #include "lib/loops/blas1.h"
 
 namespace minbuild {
@@ -33,24 +34,12 @@ Status dequantize_gather(const Call& call) {
   Matrix w;
   if (!w.read(call[1], call[2], call[3], call[4], call.params + 1, call.params[0])) return Status::kBadPlan;
   if (y.count != int64_t(indices.count) * w.columns) return Status::kBadPlan;
-  const auto take = [&](intptr_t first, intptr_t count) MB_LAMBDA {
-    T* to = y.as<T>() + first * w.columns;
-    for (const I* at = indices.as<I>() + first; count > 0; --count, ++at, to += w.columns) {
-      const int64_t row = *at < 0 ? int64_t(*at) + w.rows : int64_t(*at);
-      if (row < 0 || row >= w.rows) return Status::kBadValue;
-      dequantize_block(w, intptr_t(row), 0, 1, w.columns, to, w.columns);
-    }
-    return Status::kOk;
-  };
-#if MB_THREADS > 1
-  uint32_t failed = 0;
-  for_ranges(call.team, indices.count, y.count * int64_t(sizeof(T)), 1, [&](intptr_t first, intptr_t count) {
-    if (take(first, count) != Status::kOk) __atomic_store_n(&failed, 1u, __ATOMIC_RELAXED);
+  const Slices<I> rows = {1, w.rows, 1, indices.count, indices.as<I>()};
+  const Status status = rows.checked();
+  if (status != Status::kOk) return status;
+  return rows.each_in_parts(call, y.count * int64_t(sizeof(T)), [&](int i, int row) MB_LAMBDA {
+    dequantize_block(w, row, 0, 1, w.columns, y.as<T>() + intptr_t(i) * w.columns, w.columns);
   });
-  return failed == 0 ? Status::kOk : Status::kBadValue;
-#else
-  return take(0, indices.count);
-#endif
 }
 
 // y += bias on every row, or y = bias
