@@ -17,6 +17,8 @@ from onnx import TensorProto
 from minbuild.frontend.onnx.quantization_pairs import MICROSOFT
 from minbuild.ir import ElementType, Graph, Node
 
+FOUR_BITS = (TensorProto.INT4, TensorProto.UINT4)
+
 
 @dataclass(frozen=True)
 class FourBits:
@@ -43,7 +45,7 @@ class FourBits:
 def with_four_bits(graph: Graph, four_bit: Mapping[str, FourBits], findings: list[str]) -> Graph:
     """The graph whose nodes read `four_bit`, tensors by name. What else than DequantizeLinear reads them is added to
     `findings`. `graph` is read already."""
-    if not four_bit and not any(_output_type(node) for node in graph.nodes):
+    if not four_bit and not any(_points_of(node, four_bit) for node in graph.nodes):
         return graph
     arrays: dict[str, np.ndarray] = {}
     nodes = tuple(_rewritten(graph.nodes, four_bit, arrays, findings))
@@ -61,8 +63,8 @@ def _rewritten(
     points: dict[str, str] = {}  # of what four-bit quantizers make, by name
     for node in nodes:
         read = [n for n in node.inputs if n in four_bit]
-        if node.title == "QuantizeLinear" and (read == [*node.inputs[2:]] != [] or _output_type(node)):
-            points[node.outputs[0]], parts = _quantizer(node, four_bit.get((read or [""])[0]), arrays)
+        if quantizes_to := _points_of(node, four_bit):
+            points[node.outputs[0]], parts = _quantizer(node, quantizes_to, arrays)
             yield from parts
             continue
         if node.title == "DequantizeLinear" and node.inputs[0] in points:
@@ -90,23 +92,24 @@ def _rewritten(
         yield node
 
 
-def _output_type(node: Node) -> int:
-    """The four-bit type that a quantizer without zero points names; 0 for others."""
-    found = node.attributes.get("output_dtype", 0) if node.title == "QuantizeLinear" else 0
-    return found if found in (TensorProto.INT4, TensorProto.UINT4) else 0
+def _points_of(node: Node, four_bit: Mapping[str, FourBits]) -> FourBits | None:
+    """The zero points of a quantizer to four bits, which it reads or has a type of; None for other nodes."""
+    if node.title != "QuantizeLinear" or not four_bit.keys().isdisjoint(node.inputs[:2]):
+        return None
+    if len(node.inputs) > 2 and node.inputs[2]:
+        return four_bit.get(node.inputs[2])
+    kind = node.attributes.get("output_dtype", 0)
+    return FourBits(np.zeros(1, np.uint8), (), kind == TensorProto.INT4) if kind in FOUR_BITS else None
 
 
-def _quantizer(
-    node: Node, point: FourBits | None, arrays: dict[str, np.ndarray]
-) -> tuple[str, tuple[Node, Node]]:
+def _quantizer(node: Node, point: FourBits, arrays: dict[str, np.ndarray]) -> tuple[str, tuple[Node, Node]]:
     """The name of its zero point in bytes; and the quantizer to bytes with a Clip behind it."""
-    signed = point.signed if point else _output_type(node) == TensorProto.INT4
-    kind, low, high = (np.dtype(np.int8), -8, 7) if signed else (np.dtype(np.uint8), 0, 15)
-    numbers = np.zeros((), kind) if point is None else point.numbers.reshape(point.shape).view(kind)
+    kind, low, high = (np.dtype(np.int8), -8, 7) if point.signed else (np.dtype(np.uint8), 0, 15)
+    numbers = point.numbers.reshape(point.shape).view(kind)
     made, wide = node.outputs[0], f"{node.outputs[0]}/bytes"
     names = [f"{made}/{part}" for part in ("zero_point", "low", "high")]
     # A negative number of four bits becomes one of eight.
-    signs = (numbers ^ kind.type(8)) - kind.type(8) if signed else numbers
+    signs = (numbers ^ kind.type(8)) - kind.type(8) if point.signed else numbers
     arrays |= zip(names, (signs, np.array(low, kind), np.array(high, kind)), strict=True)
     where = {n: v for n, v in node.attributes.items() if n != "output_dtype"}
     inputs = (*node.inputs[:2], names[0])

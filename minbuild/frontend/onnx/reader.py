@@ -15,12 +15,12 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from minbuild.errors import BadInput, Unsupported
 from minbuild.escape import printable
 from minbuild.frontend.onnx.block_gathers import with_plain_gathers
-from minbuild.frontend.onnx.four_bits import with_four_bits
+from minbuild.frontend.onnx.four_bits import FOUR_BITS, with_four_bits
 from minbuild.frontend.onnx.local_functions import inline_functions
 from minbuild.frontend.onnx.schema_check import schema_violations
 from minbuild.frontend.onnx.sequence_elimination import without_sequences
 from minbuild.frontend.onnx.subgraphs import graphs_in, names_read
-from minbuild.frontend.onnx.tensor_reader import FOUR_BITS, TensorReader
+from minbuild.frontend.onnx.tensor_reader import TensorReader
 from minbuild.ir import ElementType, Graph, Node, TensorType
 from minbuild.ir.dims import Dim, symbol
 

@@ -13,7 +13,6 @@ from minbuild.frontend.onnx.four_bits import FourBits
 from minbuild.ir import ElementType
 
 _MOST_DENSE = 1 << 30  # bytes of a sparse initializer in dense form: far more than its file has
-FOUR_BITS = (TensorProto.INT4, TensorProto.UINT4)
 
 
 class TensorReader:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from minbuild.ir import Call, Procedure, Role, Shape, Value
+from minbuild.ir import Call, Procedure, Role, Shape
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import UnsupportedUse
 from minbuild.ops.linear_algebra.contraction import layout_of
@@ -40,14 +40,12 @@ class _Fusion:
 
     procedure: Procedure
     registry: Registry
-    values: Mapping[str, Value] = field(init=False)
     made_by: Mapping[str, int] = field(init=False)
     effects: Effects = field(init=False)
     accesses: Accesses = field(init=False)
 
     def __post_init__(self) -> None:
         calls = self.procedure.calls
-        self.values = self.procedure.values
         self.made_by = {c.outputs[0]: i for i, c in enumerate(calls) if c.op == DEQUANTIZE}
         self.effects = Effects(self.procedure, self.registry)
         self.accesses = Accesses(self.procedure, self.effects)
@@ -74,13 +72,13 @@ class _Fusion:
             return
         split = self.registry.ops[call.op].split
         assert split is not None
-        parts = split(call, context_of(call, self.values)) if any(call.outputs[1:]) else (call,)
+        parts = split(call, context_of(call, self.procedure.values)) if any(call.outputs[1:]) else (call,)
         for part in parts:
             fused = self.convolution(index, part, 2, propagation=1) if part.op == call.op else None
             yield fused or part
 
     def shape(self, name: str) -> Shape:
-        return self.values[name].type.shape or ()
+        return self.procedure.values[name].type.shape or ()
 
     def weights(self, call: Call, i: int, index: int) -> Call | None:
         """The Dequantize whose result is input `i`, if its operands are the same when the call at `index` runs."""
@@ -93,14 +91,19 @@ class _Fusion:
             return None
         for source in filter(None, made.inputs):
             owner = self.effects.owner(source)
-            if self.values[owner].role is Role.TEMPORARY and self.values[owner].constant is None:
+            if (
+                self.procedure.values[owner].role is Role.TEMPORARY
+                and self.procedure.values[owner].constant is None
+            ):
                 return None
-            if self.values[owner].role.persists and self.accesses.written_in(owner, range(maker, index)):
+            if self.procedure.values[owner].role.persists and self.accesses.written_in(
+                owner, range(maker, index)
+            ):
                 return None
         return made
 
     def format(self, made: Call) -> Format:
-        return format_at(context_of(made, self.values))
+        return format_at(context_of(made, self.procedure.values))
 
     def product(self, index: int, call: Call) -> Call | None:
         made = self.weights(call, 1, index)
