@@ -134,8 +134,11 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Step
 constexpr int kEdgeBytes = kMostTileRows * kMostTileBytes;
 
 #if MB_WRITTEN_ROWS
-// Bytes of rows that are written at a time: some of a panel's depth.
-constexpr int kWrittenBytes = kPanelBytes / 2;
+// Bytes of rows that are written at a time: some of a panel's depth. As much as a panel, so that small layers, whose
+// weights are read by several panels, have theirs written once.
+constexpr int kWrittenBytes = kPanelBytes;
+// Written rows, and the panel before them, are whole vectors, which must not lie across lines of the cache.
+constexpr int kPanelAlignment = 32;
 
 // All rows of one panel, which are written behind it as they are needed; where all fit, they are there but for the
 // `first` panel. Else they are so few that they stay in the nearest cache.
@@ -156,13 +159,14 @@ MB_NOINLINE void multiply_written(const Gemm<T>& g, int bytes, T* edge, T* panel
 }
 #else
 constexpr int kWrittenBytes = 0;
+constexpr int kPanelAlignment = 16;
 #endif
 
 #if !MB_ONE_VARIANT
 // The product, panel after panel. `direct`: whole panels are read in place.
 template <class T>
 MB_NOINLINE void multiply(const Gemm<T>& g, int bytes, bool direct, Pack<T> pack, const void* packer) {
-  alignas(16) T buffer[(kPanelBytes + kWrittenBytes + kEdgeBytes) / sizeof(T)];  // a panel, rows, an edge
+  alignas(kPanelAlignment) T buffer[(kPanelBytes + kWrittenBytes + kEdgeBytes) / sizeof(T)];  // a panel, rows, an edge
   constexpr intptr_t kEdge = (kPanelBytes + kWrittenBytes) / sizeof(T);
   const intptr_t width = unsigned(bytes) / sizeof(T) * kTileVectors,
                  deepest = kPanelBytes / kTileVectors / unsigned(bytes);
