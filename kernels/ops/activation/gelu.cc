@@ -10,28 +10,31 @@ constexpr int kVectors = MB_GELU_LONG && MB_SIMD ? 2 : 1;  // at once, with the 
 template <class T, int N>
 struct Normal {
   using V = Vec<T, N>;
-  V bell, below;
+  V bell, distance, tail;  // distance: |x|; tail: the probability to be farther out on the same side
 
   MB_INLINE explicit Normal(V x) {
     const V exponent = V(T(-0.5)) * x * x;
     if constexpr (sizeof(T) == 4) {
-      // The probability to be farther out on the same side is bell times Mills' ratio, a polynomial of u = q / (1 + q)
-      // (tests/slow/derive_polynomials.py).
+      // The tail is bell times Mills' ratio, a polynomial of u = q / (1 + q) (tests/slow/derive_polynomials.py).
       bell = exp_of_negative(exponent);
-      V q = min(V(4.f), abs(x) * V(0.27f)), u = q / (q + V(1.f));  // beyond, bell is 0
-      V tail = bell * poly(u, -0.132143721f, 0.230601147f, 0.299001664f, -1.37474465f, 1.95179415f, -1.47756445f, 0.5f);
-      below = select(x < V(0.f), tail, V(1.f) - tail);
+      distance = min(V(4.f / 0.27f), abs(x));  // beyond, bell is 0
+      V q = distance * V(0.27f), u = q / (q + V(1.f));
+      tail = bell * poly(u, -0.132143721f, 0.230601147f, 0.299001664f, -1.37474465f, 1.95179415f, -1.47756445f, 0.5f);
     } else {
       bell = exp(exponent);
-      below = muladd(V(T(0.5)), erf(x * V(T(0.70710678118654752440))), V(T(0.5)));
+      distance = abs(x);
+      tail = muladd(V(T(-0.5)), erf(distance * V(T(0.70710678118654752440))), V(T(0.5)));
     }
   }
+  MB_INLINE V below(V x) const { return select(x < V(T(0)), tail, V(T(1)) - tail); }
 };
 
 struct GeluOf {
   template <class T, int N>
   MB_INLINE Vec<T, N> operator()(Vec<T, N> x) const {
-    return x * Normal<T, N>(x).below;
+    using V = Vec<T, N>;
+    const Normal<T, N> normal(x);
+    return muladd(-normal.distance, normal.tail, max(V(T(0)), x));
   }
 };
 
@@ -45,7 +48,7 @@ struct GeluGradOf {
   template <class T, int N>
   MB_INLINE Vec<T, N> operator()(Vec<T, N> dy, Vec<T, N> x) const {
     const Normal<T, N> normal(x);
-    return dy * muladd(x, normal.bell * Vec<T, N>(T(0.39894228040143267794)), normal.below);
+    return dy * muladd(x, normal.bell * Vec<T, N>(T(0.39894228040143267794)), normal.below(x));
   }
 };
 
