@@ -117,6 +117,18 @@ def test_wrong_pairs_are_refused(pairs, values, reason, tmp_path):
     assert reason in str(caught.value)
 
 
+def test_states_that_nothing_pairs_have_one_cure(tmp_path):
+    """Values that are given for them are of states whose names are not known yet."""
+    proto = step("linear", "sgd").model()
+    for i, output in enumerate(proto.graph.output):
+        for node in proto.graph.node:
+            node.output[:] = [str(i) if n == output.name else n for n in node.output]
+        output.name = str(i)
+    with pytest.raises(BadInput, match="no names pair its inputs") as caught:
+        step_model(file_of(proto, tmp_path), {}, {"w0": np.zeros(1)})
+    assert "is no state" not in str(caught.value)
+
+
 def test_a_state_of_free_size_is_refused(tmp_path):
     proto = step("linear", "sgd").model()
     proto.graph.input[3].type.tensor_type.shape.dim[0].dim_param = "n"

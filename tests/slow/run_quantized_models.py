@@ -2,8 +2,8 @@
 
     PYTHON tests/slow/run_quantized_models.py FOLDER
 
-Beside every model in FOLDER a file of the same stem has a batch `x` of 32 samples and the outputs `logits`. PYTHON is
-an interpreter with onnxruntime.
+Beside every model in FOLDER a file of the same stem has a batch `x` of 32 samples and the outputs: `logits`, and
+others that measure_activation_codes.py asks for, "|" for "/" in their names. PYTHON is an interpreter with onnxruntime.
 """
 
 import sys
@@ -22,5 +22,6 @@ for path in Path(sys.argv[1]).glob("*.onnx"):
     x = random.standard_normal(shape).astype(np.float32)
     if given.type == "tensor(int64)":
         x = random.integers(0, ROWS, shape)
-    (logits,) = session.run(None, {given.name: x})
-    np.savez(path.with_suffix(".npz"), x=x, logits=logits)
+    names = [output.name for output in session.get_outputs()]
+    found = dict(zip(names, session.run(None, {given.name: x}), strict=True))
+    np.savez(path.with_suffix(".npz"), x=x, **{n.replace("/", "|"): a for n, a in found.items()})

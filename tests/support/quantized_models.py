@@ -88,12 +88,20 @@ def batches(
 
 def outputs(model: Path, recipe: Recipe, x: np.ndarray, folder: Path) -> np.ndarray:
     """The first output of a model for a batch `x`, by a library made in `folder`."""
+    return next(iter(all_outputs(model, recipe, x, folder, 1).values()))
+
+
+def all_outputs(
+    model: Path, recipe: Recipe, x: np.ndarray, folder: Path, count: int | None = None
+) -> dict[str, np.ndarray]:
+    """The first `count` outputs of a model, or all, by name, for a batch `x`, by a library made in `folder`."""
     source = read_source(model)
-    artifacts = artifacts_of(source, replace(recipe, outputs=source.graph.outputs[:1]), REGISTRY)
+    names = source.graph.outputs[:count]
+    artifacts = artifacts_of(source, replace(recipe, outputs=names), REGISTRY)
     evaluated = compiled(artifacts, REGISTRY, batch=len(x))
     library = trainers.library_of(contents_of([evaluated]), REGISTRY, folder)
-    labels = np.zeros(len(x), np.int64)
-    return session(evaluated, library, len(x)).run(EVAL, (x, labels))[1]
+    found = session(evaluated, library, len(x)).run(EVAL, (x, np.zeros(len(x), np.int64)))
+    return dict(zip(names, found[1:], strict=True))
 
 
 def trained(trainer: Session, data: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, bytes]:

@@ -115,6 +115,7 @@ def _findings(
             f"{path}: no names pair its inputs with outputs. Say which output is the next value of which input, such "
             f"as --state w=w_next. Inputs: {listed(inputs)}; outputs: {listed(outputs)}."
         )
+        return  # which values are of states is not known
     for name, value in pairs.items():
         for kind, found, there in (("input", name, inputs), ("output", value, outputs)):
             if found not in there:
@@ -125,7 +126,7 @@ def _findings(
     twice = sorted({v for v in pairs.values() if list(pairs.values()).count(v) > 1})
     if twice:
         yield f"--state: {listed(twice)}: the next value of several inputs. Return it once for each."
-    if pairs and not set(outputs) - set(pairs.values()):
+    if not set(outputs) - set(pairs.values()):
         yield f"{path}: all outputs are next values of states. Return the loss, too."
     for name, array in values.items():
         if name not in pairs:
