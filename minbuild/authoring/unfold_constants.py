@@ -111,8 +111,9 @@ class _Unfolding:
         note = f"{made}: folded into constants by the exporter; here they are tensors of their own again."
         if self.lengths:
             note += (
-                f" {listed(self.lengths)}: directions of normalised weights, whose lengths the file does not tell; "
-                "they begin as the weights. Export with optimize=False to keep them."
+                f" {listed(self.lengths)}: directions of normalised weights, whose lengths and dim the file does not "
+                "tell; they begin as the weights, and train as with dim=0, torch's default. Export with "
+                "optimize=False to keep them, and another dim."
             )
         return replace(self.model, graph=graph, metadata=metadata), (note,)
 

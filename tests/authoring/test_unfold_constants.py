@@ -186,6 +186,7 @@ def test_weight_normalisation(turned, tmp_path):
     made = made_of(tmp_path, nodes, {name: W}, {name: sources}, [g, v])
     assert trained(made) == {g, v}
     assert f"{v}: directions of normalised weights" in made.notes[0]
+    assert "as with dim=0" in made.notes[0]  # which the file would not say of another one
     weight = (W.T if turned else W).astype(np.float64)  # [in, out] in a Gemm that does not turn it
     lengths = np.sqrt((weight**2).sum(1, keepdims=True))
     d = X.T @ (2 * (X @ W - T) / T.size)
