@@ -2,8 +2,9 @@
 
     PYTHON tests/slow/run_quantized_models.py FOLDER
 
-Beside every model in FOLDER a file of the same stem has a batch `x` of 32 samples and the outputs: `logits`, and
-others that measure_activation_codes.py asks for, "|" for "/" in their names. PYTHON is an interpreter with onnxruntime.
+Beside every model in FOLDER a file of the same stem has a batch `x` of 32 samples and the outputs: the first as
+`logits`, others that measure_activation_codes.py asks for under their names with "|" for "/". PYTHON is an interpreter
+with onnxruntime.
 """
 
 import sys
@@ -22,6 +23,6 @@ for path in Path(sys.argv[1]).glob("*.onnx"):
     x = random.standard_normal(shape).astype(np.float32)
     if given.type == "tensor(int64)":
         x = random.integers(0, ROWS, shape)
-    names = [output.name for output in session.get_outputs()]
-    found = dict(zip(names, session.run(None, {given.name: x}), strict=True))
-    np.savez(path.with_suffix(".npz"), x=x, **{n.replace("/", "|"): a for n, a in found.items()})
+    logits, *others = session.run(None, {given.name: x})
+    names = [output.name.replace("/", "|") for output in session.get_outputs()[1:]]
+    np.savez(path.with_suffix(".npz"), x=x, logits=logits, **dict(zip(names, others, strict=True)))
