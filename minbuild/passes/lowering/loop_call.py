@@ -19,6 +19,7 @@ from minbuild.ops.core.definition import HALVES
 from minbuild.passes.analysis.effects import updates_in_place
 
 LOOP = "minbuild:Scan"
+COPY = "minbuild:Copy"
 LONGEST_BODY = 120  # calls; a plan counts the steps of a loop in a byte
 
 
@@ -133,16 +134,16 @@ def loop_call(
         return None, {}
     inputs = list(graph.inputs)
     entering = [n for i, n in enumerate(inputs) if i in carried] if len(inputs) == len(node.inputs) else None
-    direct = set(graph.outputs) & {*inputs, *inner.known}
-    if entering is None or direct or len(set(graph.outputs)) != len(graph.outputs):
+    if entering is None:
         return None, {}
+    results = tuple(_made(inner, node, i) for i in range(len(graph.outputs)))
     running = _named(node, guard) if guard else ""
     slices = inputs[states:]
-    for before, after in zip(entering, graph.outputs, strict=False):
+    for before, after in zip(entering, results, strict=False):
         if inner.values[before].type != inner.values[after].type:
             return None, {}
     values = {}
-    for i, after in zip(carried, graph.outputs, strict=False):
+    for i, after in zip(carried, results, strict=False):
         values[node.outputs[i]] = Value(node.outputs[i], inner.values[after].type)
     stacked = node.outputs[states:]
     read = {running, *(n for c in inner.calls for n in c.inputs)}
@@ -150,7 +151,7 @@ def loop_call(
         (n, node.inputs[states + i], way) for i, (n, way) in enumerate(zip(slices, entry, strict=True))
     ]
     sources = [each for each in sources if each[0] in read]  # others only count rounds
-    for name, after in zip(stacked, graph.outputs[len(carried) :], strict=True):
+    for name, after in zip(stacked, results[len(carried) :], strict=True):
         one = inner.values[after].type
         values[name] = Value(name, replace(one, shape=(rounds, *(one.shape or ()))))
     body = Procedure(
@@ -159,7 +160,7 @@ def loop_call(
         calls=tuple(inner.calls),
         values=inner.values,
         inputs=(*entering, *(n for n, *_ in sources)),
-        outputs=graph.outputs,
+        outputs=results,
         alias=inner.alias,
     )
     outer = [n for n in dict.fromkeys(unchanged) if n not in inner.known]
@@ -181,3 +182,15 @@ def loop_call(
         },
     )
     return call, values
+
+
+def _made(inner: Builder, node: Node, i: int) -> str:
+    """Result `i` of the body that `inner` has lowered, as a value that a call of its own makes: what is a state or a
+    slice itself, a constant, or another result as well, is copied."""
+    name = inner.graph.outputs[i]
+    if name not in {*inner.graph.inputs, *inner.known, *inner.graph.outputs[:i]}:
+        return name
+    copy = f"{name} (result {i})"
+    inner.values[copy] = Value(copy, inner.values[name].type)
+    inner.calls.append(Call(COPY, 1, node.name, (name,), (copy,)))
+    return copy

@@ -44,7 +44,10 @@ def _fits(procedure: Procedure, effects: Effects, call: Call, output: int, sourc
     values = procedure.values
     result, given = values[call.outputs[output]], values[call.inputs[source]]
     made = _whole(procedure, effects, result.name)
-    if made in effects.aliases or values[made].role is not Role.TEMPORARY or result.sample != given.sample:
+    if made in effects.aliases or values[made].role is not Role.TEMPORARY:
+        return False
+    # Slices of loops in opposite directions are other elements in the same round.
+    if (result.sample, result.backward) != (given.sample, given.backward):
         return False
     owner = values[effects.owner(given.name)]
     # The input may come twice (x * x); that is fine for kernels that read an element before they write it. It must
@@ -67,22 +70,21 @@ def _same(one: Value, other: Value) -> bool:
 
 @dataclass
 class _Rounds:
-    """The loops of one procedure, and for every owner of storage the loops that write it and those that read it whole
-    in every round."""
+    """The loops of one procedure, and for every owner of storage the loops whose rounds write it before they touch it
+    otherwise, and those that read it whole in every round."""
 
     procedure: Procedure
     effects: Effects
     loop_at: dict[int, range] = field(init=False)  # call -> the loop that it is in
-    writing: dict[str, set[range]] = field(default_factory=lambda: defaultdict(set))
+    renewing: dict[str, set[range]] = field(default_factory=lambda: defaultdict(set))
     reading: dict[str, set[range]] = field(default_factory=lambda: defaultdict(set))
 
     def __post_init__(self) -> None:
         loops = self.procedure.loops
         self.loop_at = {index: loop for loop in loops for index in loop}
         for loop in loops:
-            for index in loop:
-                for owner in self.effects.produces(self.procedure.calls[index]):
-                    self.writing[owner].add(loop)
+            for owner in self._renewed(loop):
+                self.renewing[owner].add(loop)
             for owner in _read_whole(self.procedure, self.effects, loop):
                 self.reading[owner].add(loop)
 
@@ -94,11 +96,21 @@ class _Rounds:
         owner = self.effects.owner(name)
         if self.procedure.values[name].sample:
             return loop not in self.reading.get(owner, ())
-        return loop in self.writing.get(owner, ())
+        return loop in self.renewing.get(owner, ())
+
+    def _renewed(self, loop: range) -> set[str]:
+        """What every round of a loop writes first; a state, which the round before wrote, is read first."""
+        found, touched = set[str](), set[str]()
+        for index in loop:
+            call = self.procedure.calls[index]
+            kept = self.effects.owners(call.outputs[i] for i in call.accumulate) | self.effects.reads(call)
+            found |= self.effects.produces(call) - kept - touched
+            touched |= self.effects.touches(call)
+        return found
 
     def share(self, name: str, target: str) -> None:
         """Counts what touches the storage of `name` as touching that of `target`, as `Effects.share` does."""
-        for loops in (self.writing, self.reading):
+        for loops in (self.renewing, self.reading):
             if name in loops:
                 loops[target] |= loops.pop(name)
 
