@@ -103,7 +103,51 @@ LAYERS = """
         mean = ReduceMean <axes = [0], keepdims = 0> (more)
         out = Add (mean, end)
     }"""
-MODELS = {"elman": ELMAN, "gated": GATED, "decay": DECAY, "both ends": BOTH_ENDS, "layers": LAYERS}
+# A long short-term memory with one gate: only the next round reads the cells behind their tanh.
+CELLS = """
+    m (float[T,2,3] x) => (float[2,4] out) {
+        last, other, all = Scan <num_scan_inputs = 1, body = round
+                (float[2,4] h, float[2,4] c, float[2,3] x_t) => (float[2,4] h2, float[2,4] c2, float[2,4] y) {
+            a = Gemm (x_t, W, B)
+            b = MatMul (h, R)
+            s = Add (a, b)
+            gate = Sigmoid (s)
+            new = Tanh (s)
+            kept = Mul (gate, c)
+            c2 = Add (kept, new)
+            squashed = Tanh (c2)
+            h2 = Mul (squashed, gate)
+            y = Identity (h2)
+        }> (start, start, x)
+        out = ReduceMean <axes = [0], keepdims = 0> (all)
+    }"""
+# States that take each other's place, one that is a slice and one that no round reads, with stacks both ways.
+EXCHANGED = """
+    m (float[T,2,3] x) => (float[2,4] out) {
+        p = MatMul (x, W)
+        one, two, three, four, all, more = Scan <num_scan_inputs = 1, scan_output_directions = [1, 0], body = round
+                (float[2,4] a, float[2,4] b, float[2,4] c, float[2,4] d, float[2,4] p_t) =>
+                (float[2,4] a2, float[2,4] b2, float[2,4] c2, float[2,4] d2, float[2,4] y, float[2,4] z) {
+            a2 = Identity (b)
+            r = MatMul (a, R)
+            b2 = Tanh (r)
+            c2 = Identity (p_t)
+            s = Add (b2, c)
+            d2 = Sigmoid (s)
+            y = Mul (s, a)
+            z = Identity (d2)
+        }> (start, start, start, start, p)
+        mean = ReduceMean <axes = [0], keepdims = 0> (all)
+        sum = ReduceMean <axes = [0], keepdims = 0> (more)
+        some = Add (mean, one)
+        both = Add (some, four)
+        third = Add (both, three)
+        out = Add (third, sum)
+    }"""
+MODELS = {
+    **{"elman": ELMAN, "gated": GATED, "decay": DECAY, "both ends": BOTH_ENDS, "layers": LAYERS},
+    **{"cells": CELLS, "exchanged": EXCHANGED},
+}
 
 
 def artifacts(name: str, rounds: int | str = ROUNDS) -> TrainingArtifacts:
