@@ -142,15 +142,23 @@ def known_frozen(graph: Graph, frozen: Sequence[str]) -> tuple[tuple[str, ...], 
 def parameter_names(graph: Graph, scalars: Collection[str] = ()) -> tuple[str, ...]:
     """Initializers with real numbers that are no single number, or among `scalars`: constants of a formula are mostly
     single numbers."""
-    scales = {
-        n for node in graph.nodes for i in _SCALES.get(node.op_type, ()) for n in node.inputs[i : i + 1]
-    }
-    used = _operands(graph) - scales  # which are calibrated, not trained
+    used = _operands(graph) - _scales(graph)  # which are calibrated, not trained
     return tuple(
         n
         for n, a in graph.initializers.items()
         if n in used and a.dtype.kind in "fV" and (a.ndim > 0 or n in scalars)
     )
+
+
+def _scales(graph: Graph) -> set[str]:
+    """What says how numbers are quantised, also in the graphs of nodes."""
+    found = set[str]()
+    for node in graph.nodes:
+        for i in _SCALES.get(node.op_type, ()):
+            found.update(node.inputs[i : i + 1])
+        for inner in graphs_in(node):
+            found |= _scales(inner) - defined(inner)
+    return found
 
 
 def _operands(graph: Graph) -> set[str]:

@@ -93,6 +93,27 @@ weights += [
 ]
 save(nodes, weights, (1, 28, 28), "cnn")
 nodes = [
+    helper.make_node("Transpose", ["x"], ["steps"], perm=[1, 0, 2]),
+    helper.make_node(
+        "LSTM",
+        ["steps", "lstm.weight", "lstm.hidden", "lstm.bias"],
+        ["", "last"],
+        name="lstm",
+        hidden_size=96,
+    ),
+    helper.make_node("Squeeze", ["last", "axes"], ["state"]),
+    helper.make_node("Gemm", ["state", "head.weight", "head.bias"], ["logits"], name="head", transB=1),
+]
+weights = [
+    weight("lstm.weight", random.standard_normal((1, 384, 40)) / 6),
+    weight("lstm.hidden", random.standard_normal((1, 384, 96)) / 10),
+    weight("lstm.bias", random.standard_normal((1, 768)) / 10),
+    numpy_helper.from_array(np.array([0]), "axes"),
+    weight("head.weight", random.standard_normal((10, 96)) / 8),
+    weight("head.bias", random.standard_normal(10) / 8),
+]
+save(nodes, weights, (20, 40), "lstm")
+nodes = [
     helper.make_node("Gather", ["table.weight", "x"], ["rows"], name="table"),
     helper.make_node("ReduceSum", ["rows", "axes"], ["sum"], keepdims=0),
     helper.make_node("Gemm", ["sum", "head.weight", "head.bias"], ["logits"], name="head", transB=1),
@@ -152,6 +173,12 @@ quantize_dynamic(
     f"{folder}/cnn.onnx",
     f"{folder}/cnn_dynamic.onnx",
     weight_type=QuantType.QUInt8,
+    nodes_to_exclude=["head"],
+)
+quantize_dynamic(
+    f"{folder}/lstm.onnx",
+    f"{folder}/lstm_dynamic.onnx",
+    weight_type=QuantType.QInt8,
     nodes_to_exclude=["head"],
 )
 for name, bits, form in (

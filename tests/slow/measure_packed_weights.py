@@ -38,7 +38,7 @@ from minbuild.authoring.recipe import LoraOptions  # noqa: E402
 
 RESULT = TESTS.parent / "reports/baseline/packed_weights.md"
 BATCH, ROUNDS, PLACES, PROCESSES = 32, 40, 3, 5
-SHAPES = {"mlp": (784,), "matmul": (784,), "cnn": (1, 28, 28), "table": (16,)}
+SHAPES = {"mlp": (784,), "matmul": (784,), "lstm": (20, 40), "cnn": (1, 28, 28), "table": (16,)}
 ROWS = {"table": 4096}
 LORA = Recipe(loss="cross-entropy", lora=LoraOptions(("*weight*",), 4))
 HEAD = Recipe(loss="cross-entropy", train=("head.*",))
@@ -58,6 +58,7 @@ MODELS = {  # what makes it, the float model, what trains
     "matmul_hqq": ("MatMulNBits, HQQ, 4 bits", "matmul", LORA),
     "matmul_nf4": ("MatMulBnb4, NF4", "matmul", LORA),
     "table_gather4": ("GatherBlockQuantized, 4 bits", "table", HEAD),
+    "lstm_dynamic": ("quantize_dynamic, int8, an LSTM", "lstm", HEAD),
     "cnn_static": ("quantize_static, int8 a row", "cnn", HEAD),
     "cnn_int16": ("quantize_static, int16 a row", "cnn", HEAD),
     "cnn_qoperator": ("quantize_static, QOperator, int8 a row", "cnn", HEAD),

@@ -15,6 +15,7 @@ import onnxruntime
 
 BATCH, ROWS = 32, 4096  # of the table that whole numbers are rows of
 options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = 1  # more quantise the states of a part of the batch each
 options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
 for path in Path(sys.argv[1]).glob("*.onnx"):
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from minbuild.authoring.integer_operators.dynamic_lstm import write_lstm
 from minbuild.authoring.integer_operators.integer_products import IntegerProducts
 from minbuild.authoring.integer_operators.moves import is_move, write_move
 from minbuild.authoring.integer_operators.operators import operands_of, quantization_at, write_operator
@@ -17,7 +18,9 @@ def with_float_operators(graph: Graph, opset: int) -> Graph:
     _expect(graph, values)
     changed = False
     for node in graph.nodes:
-        if products.write(node) or write_operator(node, values) or write_move(node, values):
+        if products.write(node) or any(
+            write(node, values) for write in (write_operator, write_move, write_lstm)
+        ):
             changed = True
         elif real := _float_value(node, values):
             values.write("Identity", (real,), node.outputs[0])

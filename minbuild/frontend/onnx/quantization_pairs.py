@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.frontend.onnx.subgraphs import names_read
+from minbuild.frontend.onnx.subgraphs import graphs_in, names_read, with_graphs
 from minbuild.ir import Graph, Node
 
 FAKE_QUANT, MICROSOFT = "FakeQuant", "com.microsoft"
@@ -19,19 +19,23 @@ QUANTIZED_TYPES = ("int8", "uint8", "int16", "uint16")
 
 def with_quantization_pairs(graph: Graph, opset: int, per_tensor: bool = True) -> Graph:
     """The graph with pairs in place of FakeQuant and DynamicFakeQuant nodes; of those only that have scales along an
-    axis, unless `per_tensor`. FakeQuant nodes whose scale is no constant stay. `graph` is in version `opset` of ONNX's
-    own operators."""
+    axis, unless `per_tensor`. FakeQuant nodes whose scale is no constant stay. `graph`, and those inside of its nodes,
+    are in version `opset` of ONNX's own operators."""
     added: dict[str, np.ndarray] = {}
     nodes: list[Node] = []
     read = {name for node in graph.nodes for name in names_read(node)} | set(graph.outputs)
     for node in graph.nodes:
+        if any(True for _ in graphs_in(node)):
+            change = lambda inner: with_quantization_pairs(inner, opset, per_tensor)  # noqa: E731
+            nodes.append(replace(node, attributes=with_graphs(node.attributes, change)))
+            continue
         if node.title == f"{MINBUILD}:{DYNAMIC_FAKE_QUANT}" and per_tensor and opset >= _DYNAMIC_SINCE:
             nodes += _dynamic_pair(node, opset)
             continue
         expands = node.op_type == FAKE_QUANT and (per_tensor or "axis" in node.attributes)
         expands = expands and read.isdisjoint(node.outputs[1:])
         nodes += _pair(node, graph, opset, added) if expands else (node,)
-    if len(nodes) == len(graph.nodes):
+    if nodes == list(graph.nodes):
         return graph
     return replace(graph, nodes=tuple(nodes), initializers={**graph.initializers, **added})
 

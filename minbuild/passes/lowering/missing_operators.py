@@ -9,8 +9,8 @@ _ANY = "Leave it out of the model, or define it with --ops-dir"
 _PAIRS = "Quantise again with quant_format=QuantFormat.QDQ, which trains"
 _FUSED = "Quantise the model as it was exported, before ONNX Runtime's optimizer for transformers fuses nodes into one"
 _LSTM = (
-    "Quantise again with op_types_to_quantize=['MatMul', 'Gather'], which leaves LSTMs in float: the hidden states of "
-    "this one are quantised in every time step"
+    "Quantise again with op_types_to_quantize=['MatMul', 'Gather'], which leaves LSTMs in float: one that is quantised "
+    "is taken where its weights are constants, without lengths of sequences, peepholes, a limit or other activations"
 )
 _CURES = {
     "DynamicQuantizeLSTM": _LSTM,
