@@ -151,7 +151,7 @@ def parameter_names(graph: Graph, scalars: Collection[str] = ()) -> tuple[str, .
 
 
 def _scales(graph: Graph) -> set[str]:
-    """What says how numbers are quantised, also in the graphs of nodes."""
+    """Inputs that say how numbers are quantised, also in the graphs of nodes."""
     found = set[str]()
     for node in graph.nodes:
         for i in _SCALES.get(node.op_type, ()):

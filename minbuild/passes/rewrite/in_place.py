@@ -99,7 +99,7 @@ class _Rounds:
         return loop in self.renewing.get(owner, ())
 
     def _renewed(self, loop: range) -> set[str]:
-        """What every round of a loop writes first; a state, which the round before wrote, is read first."""
+        """Storage that every round of a loop writes first. A state, which the round before wrote, is read first."""
         found, touched = set[str](), set[str]()
         for index in loop:
             call = self.procedure.calls[index]
