@@ -84,6 +84,13 @@ constexpr bool kTallerTiles = packed_tile_rows(kNativeBytes) != tile_rows(kNativ
 // True where a step in depth moves the pointers to rows, as loads of single floats of Cortex-M take no index register.
 constexpr bool kMovesRows = MB_TIGHT_LOOPS && !MB_SIMD;
 
+// True where rows of a tile are read at distances from the first.
+#if defined(__wasm_simd128__)
+constexpr bool kRowsApart = !MB_ONE_VARIANT;
+#else
+constexpr bool kRowsApart = false;
+#endif
+
 // Loads and stores of a tile. Cortex-M without vectors has one instruction for four floats, of which compilers make use
 // where neighbours happen to be in neighbouring registers. `Other` names the registers of what is live beside it.
 #if MB_TIGHT_LOOPS && !MB_SIMD
@@ -178,6 +185,8 @@ struct TileBody {
     }
     if constexpr (Packed && kRowVectors) {
       add_packed<V, Rows>(g, from, x);
+    } else if constexpr (kRowsApart) {
+      add_apart<V, Rows>(g, from, rows, x);
     } else {
       add_products<V, Rows>(g, from, rows, x, panel...);
     }
@@ -208,6 +217,35 @@ struct TileBody {
       });
       a += Rows;
       b += Vectors * V::size;
+    } while (--k > 0);
+  }
+
+  // x += rows of A * the panel, both in memory as they are. Rows are read at distances from the first, which moves:
+  // beside the steps these take all general registers that engines leave.
+  template <class V, int Rows>
+  static MB_INLINE void add_apart(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors]) {
+    constexpr intptr_t kSize = sizeof(T);
+    intptr_t a_row = g.a_row * kSize, a_col = g.a_col * kSize, b_row = g.b_row * kSize, k = g.k;
+    const char *a = reinterpret_cast<const char*>(from), *b = reinterpret_cast<const char*>(g.b);
+    if (k < 1) a = b = reinterpret_cast<const char*>(zero_row<T>), a_row = 0, k = 1;  // an empty sum, of zeros
+    const char* each[Rows];
+    point_at_rows(each, a, a_row, rows);
+    intptr_t apart[Rows];
+    unroll<Rows>([&](auto r) MB_LAMBDA {
+      apart[r] = each[r] - a;
+      MB_OPAQUE(apart[r]);
+    });
+    MB_OPAQUE(a_col);
+    MB_OPAQUE(b_row);
+    do {
+      V row[Vectors];
+      unroll<Vectors>([&](auto v) MB_LAMBDA { row[v] = V::load(reinterpret_cast<const T*>(b) + v * V::size); });
+      unroll<Rows>([&](auto r) MB_LAMBDA {
+        V factor = *reinterpret_cast<const T*>(r == 0 ? a : a + apart[r]);
+        unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
+      });
+      a += a_col;
+      b += b_row;
     } while (--k > 0);
   }
 
