@@ -10,7 +10,7 @@ import numpy as np
 
 from minbuild.errors import BadInput
 from minbuild.frontend.onnx.subgraphs import defined, graphs_in, names_read, with_graphs
-from minbuild.ir import Graph
+from minbuild.ir import Graph, Node
 from minbuild.options.did_you_mean import did_you_mean, listed
 
 _BIASES = "bias"
@@ -116,16 +116,21 @@ def _without_constants(graph: Graph, lifted: dict[str, np.ndarray]) -> Graph:
     """The graph, and those in its nodes, without Constant nodes of tensors of real numbers, which go to `lifted`."""
     kept = []
     for node in graph.nodes:
-        value = node.attributes.get("value") if node.op_type == "Constant" and not node.domain else None
-        real = (
-            value if isinstance(value, np.ndarray) and value.dtype.kind in "fV" and value.ndim > 0 else None
-        )
+        real = _real_tensor(node) if node.op_type == "Constant" and not node.domain else None
         if real is not None and node.outputs[0] not in lifted and node.outputs[0] not in graph.outputs:
             lifted[node.outputs[0]] = real
             continue
         inner = with_graphs(node.attributes, lambda each: _without_constants(each, lifted))
         kept.append(replace(node, attributes=inner))
     return replace(graph, nodes=tuple(kept))
+
+
+def _real_tensor(node: Node) -> np.ndarray | None:
+    """The tensor of real numbers that a Constant node holds; None for single numbers, integers and text."""
+    if "value_floats" in node.attributes:
+        return np.array(node.attributes["value_floats"], np.float32)
+    value = node.attributes.get("value")
+    return value if isinstance(value, np.ndarray) and value.dtype.kind in "fV" and value.ndim > 0 else None
 
 
 def known_frozen(graph: Graph, frozen: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

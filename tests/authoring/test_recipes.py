@@ -301,3 +301,14 @@ def test_the_frozen_rest_may_come_from_another_checkpoint(model, minbuild, tmp_p
         losses.append(((y - target) ** 2).mean())
         assert float(module(x, target)) == pytest.approx(losses[-1], rel=1e-5)
     assert abs(losses[0] - losses[1]) > 1e-3
+
+
+def test_lists_of_numbers_in_constant_nodes_train():
+    model = source(
+        "m (float[n,2] x) => (float[n,2] y) { w = Constant <value_floats = [1.5, -2.0]> () y = Mul (x, w) }",
+        {},
+    )
+    made = artifacts_of(model, Recipe(loss="mse"), registry())
+    (parameter,) = made.checkpoint.parameters
+    assert parameter.name == "w"
+    np.testing.assert_array_equal(parameter.data, np.array([1.5, -2.0], np.float32))
