@@ -163,7 +163,7 @@ def main() -> int:
         head += "numbers of it, in 16 bytes each, stand beside the largest convolution, and its arena is larger than "
         head += (
             "the float model's by these; its trained bias alone has moments, so that its RAM is below. Where outputs "
-            "differ by 1e-3, single activations have the neighbouring code: activation_codes.md counts them.\n\n"
+            "differ by 1e-3 and more, some activations have the neighbouring code: activation_codes.md counts them.\n\n"
         )
         RESULT.write_text(head + "\n".join(lines) + "\n")
     return 0
