@@ -22,11 +22,12 @@ BATCH, STEPS, WIDTH, HIDDEN = 3, 5, 2, 4
 REGISTRY = registry()
 LSTM = f"{MICROSOFT}:DynamicQuantizeLSTM"
 READS = "t w r b - h c - ws wz rs rz"
-FORMS = {  # directions, scales of a channel, opset, bias and states that are given
+FORMS = {  # directions, scales of a channel, opset, bias, and whether states are given or which
     "forward": ("forward", False, 17, True, True),
     "channels": ("forward", True, 21, True, False),
     "reverse": ("reverse", False, 12, False, False),
     "both": ("bidirectional", True, 13, True, True),
+    "one state": ("forward", True, 17, True, "h h"),
     "old": ("bidirectional", False, 11, True, False),
 }
 
@@ -51,7 +52,7 @@ def model(form: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     constants = weights(direction, channels)
     count = len(constants["w"])
     reads = READS if biased else READS.replace(" b", " -")
-    reads = reads if begins else reads.replace(" h c", " - -")
+    reads = reads.replace(" h c", f" {begins}" if isinstance(begins, str) else " h c" if begins else " - -")
     nodes = [
         ("Transpose", "x", "t", {"perm": [1, 0, 2]}),
         (LSTM, reads, "all last cells", {"hidden_size": HIDDEN, "direction": direction}),
@@ -95,7 +96,8 @@ def expected(x: np.ndarray, form: str, given: dict[str, np.ndarray]) -> np.ndarr
             n: (given[n][d].astype(np.float64) - given[f"{n}z"][d]) * given[f"{n}s"][d] for n in ("w", "r")
         }
         bias = given["b"][d].astype(np.float64) if "b" in given else np.zeros(8 * HIDDEN)
-        h, c = (given[n][d] if n in given else np.zeros((BATCH, HIDDEN)) for n in "hc")
+        states = "hh" if form == "one state" else "hc"
+        h, c = (given[n][d] if n in given else np.zeros((BATCH, HIDDEN)) for n in states)
         backward = direction == "reverse" or d == 1
         found = []
         for step in entering[::-1] if backward else entering:

@@ -145,9 +145,12 @@ class _Lstm:
         return self.row(rows, 2 * i + k)
 
     def row(self, rows: str, i: int) -> str:
-        """Element `i` along axis 0."""
-        number = self.values.add(f"{rows}/number {i}", np.array(i))
-        return self.values.write("Gather", (rows, number), f"{rows}/{i}", axis=0)
+        """Element `i` along axis 0; hidden states and cells may begin as the same."""
+        own, name = self.prefix, f"{self.prefix}/{rows}/{i}"
+        if name in self.values.droppable:
+            return name
+        number = self.values.add(f"{own}/number {i}", np.array(i))
+        return self.values.write("Gather", (rows, number), name, axis=0)
 
     def state(self, which: int, i: int, x: str) -> str:
         """States of direction `i` before the first step, [batch, hidden]: zeros where none are given."""
