@@ -42,7 +42,7 @@ def wrong(seeds: range) -> list[int]:
             try:
                 compared(made, rounds, model, library)
             except AssertionError as error:
-                print(f"{seed}: {str(error).strip().splitlines()[-1]}")
+                print(f"{seed}: {error}")
                 found.append(seed)
     return found
 
