@@ -70,7 +70,7 @@ def _checkpointed(procedure: Procedure, registry: Registry, rounds: int) -> Proc
 
     def rewritten() -> Iterator[Procedure]:
         for pair in loop_pairs(procedure, registry):
-            if isinstance(pair.rounds, int) and pair.rounds < rounds:
+            if (isinstance(pair.rounds, int) and pair.rounds < rounds) or _repeats(procedure, pair):
                 continue
             made = _Rewriting(procedure, pair, Effects(procedure, registry)).run()
             if all(len(loop) <= LONGEST_LOOP for loop in made.loops):
@@ -79,6 +79,12 @@ def _checkpointed(procedure: Procedure, registry: Registry, rounds: int) -> Proc
     while (made := next(rewritten(), None)) is not None:
         procedure = made
     return procedure
+
+
+def _repeats(procedure: Procedure, pair: LoopPair) -> bool:
+    """True if rounds of the first loop of `pair` run a second time already, for another reader of its stacks."""
+    made = (n for i in pair.again for n in procedure.calls[i].outputs if n)
+    return any(f"{name}{AGAIN})" in procedure.values for name in (*pair.carried, *made))
 
 
 @dataclass
