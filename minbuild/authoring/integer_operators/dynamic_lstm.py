@@ -19,10 +19,8 @@ from minbuild.ir import ElementType, Graph, Node, TensorType
 _SCAN_SINCE = 9  # the first opset whose Scan has no batch
 _SPLIT_READS_SIZES = 13  # the first opset whose Split reads them
 _UNSQUEEZE_READS_AXES = 13
-_DEQUANTIZE_HAS_AXES = 13
-_X, _W, _R, _BIAS, _LENGTHS, _HIDDEN, _CELLS, _PEEPHOLES, _SCALES = range(
-    9
-)  # inputs; from _SCALES on W's, then R's
+# Inputs; from _SCALES on scale and zero point of W, then of R.
+_X, _W, _R, _BIAS, _LENGTHS, _HIDDEN, _CELLS, _PEEPHOLES, _SCALES = range(9)
 _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 _USUAL = ["Sigmoid", "Tanh", "Tanh"]
 _STATE = TensorType(ElementType.FLOAT, None)
@@ -181,8 +179,7 @@ class _Lstm:
         width = np.asarray(self.values.array(self.input(_R))).shape[1]
         step = _Step(f"{own}/step", self.values.opset)
         hidden, cells, sums = (step.name(n) for n in ("hidden", "cells", "inputs"))
-        along = {} if self.values.of_whole(by) else {"axis": by.axis}
-        domain = MICROSOFT if along and self.values.opset < _DEQUANTIZE_HAS_AXES else ""
+        domain, along = self.values.form_of(by)
         weights = step.name("weights")
         step.add("DequantizeLinear", (codes, *by[:2]), (weights,), domain=domain, **along)
         quantised = step.write(DYNAMIC_FAKE_QUANT, (hidden,), "fake_quant", domain=MINBUILD)

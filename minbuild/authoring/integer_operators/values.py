@@ -101,11 +101,15 @@ class QuantizedValues:
         if self.of_whole(by):
             self.known.setdefault(q, by)
 
+    def form_of(self, by: Quantization) -> tuple[str, dict[str, int]]:
+        """The domain and the attributes of a DequantizeLinear for this quantisation."""
+        along = {} if self.of_whole(by) else {"axis": by.axis}
+        return MICROSOFT if along and self.opset < _AXES_SINCE else "", along
+
     def dequantized(self, q: str, by: Quantization) -> str:
         """The float value of `q`, by a new DequantizeLinear where there is none."""
         if not (value := self.float_value(q, by)):
-            along = {} if self.of_whole(by) else {"axis": by.axis}
-            own = MICROSOFT if along and self.opset < _AXES_SINCE else ""
+            own, along = self.form_of(by)
             name = f"{q}/float"
             if name in self.droppable:  # of another quantisation
                 name = f"{q}/float/{by.scale}/{by.axis}"

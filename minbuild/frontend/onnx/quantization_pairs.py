@@ -35,7 +35,7 @@ def with_quantization_pairs(graph: Graph, opset: int, per_tensor: bool = True) -
         expands = node.op_type == FAKE_QUANT and (per_tensor or "axis" in node.attributes)
         expands = expands and read.isdisjoint(node.outputs[1:])
         nodes += _pair(node, graph, opset, added) if expands else (node,)
-    if nodes == list(graph.nodes):
+    if len(nodes) == len(graph.nodes) and all(a is b for a, b in zip(nodes, graph.nodes, strict=True)):
         return graph
     return replace(graph, nodes=tuple(nodes), initializers={**graph.initializers, **added})
 

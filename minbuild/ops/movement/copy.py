@@ -22,6 +22,8 @@ from minbuild.ops.core.definition import (
 )
 from minbuild.ops.shape.fill import call_fill, fill_kernel
 
+COPY = "minbuild:Copy"
+
 copy_kernel = KernelFunction("copy", ("y:T=", "x:T"), types={"T": STORAGE_TYPES})
 
 

@@ -16,10 +16,10 @@ from minbuild.ir import Call, Graph, Node, Procedure, Role, TensorType, Value
 from minbuild.ir.dims import Dim
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import HALVES
+from minbuild.ops.movement.copy import COPY
 from minbuild.passes.analysis.effects import updates_in_place
 
 LOOP = "minbuild:Scan"
-COPY = "minbuild:Copy"
 LONGEST_BODY = 120  # calls; a plan counts the steps of a loop in a byte
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from minbuild.ir import Call, ElementType, Procedure, Program, Role, TensorType, Value
 from minbuild.ir.dims import ceil_div, symbols_in
 from minbuild.ops import Registry
+from minbuild.ops.movement.copy import COPY
 from minbuild.ops.recurrent import loop_rows
 from minbuild.ops.recurrent.loop_rows import MOVE_ROW, NEXT_ROWS
 from minbuild.passes.analysis.effects import Effects
@@ -31,7 +32,6 @@ from minbuild.passes.rewrite.rematerialization import AGAIN
 LEAST_ROUNDS = 64  # shorter loops keep all of their states, unless a number of bytes is given
 FREE_ROUNDS = 256  # the length that decisions take for a free one
 LEAST_GAIN = 3  # RAM has to fall by a third
-_COPY = "minbuild:Copy"
 
 
 def checkpoint_loops(program: Program, registry: Registry) -> Program:
@@ -220,7 +220,7 @@ class _Rewriting:
         """`made` in the place of `call` with the moves that keep the slices it makes; moves alone for a copy that
         nothing else reads."""
         stacks = [stack for stack, at in self.pair.stacks.items() if at == index]
-        if call.op == _COPY and stacks and not self.read_in_forward(stacks[0]):
+        if call.op == COPY and stacks and not self.read_in_forward(stacks[0]):
             return [self.move(made.inputs[0], self.recent[stacks[0]], loop_rows.RECENT, again)]
         names = {self.owner(old): new for old, new in zip(call.outputs, made.outputs, strict=True) if old}
         return [made, *(self.move(names[s], self.recent[s], loop_rows.RECENT, again) for s in stacks)]

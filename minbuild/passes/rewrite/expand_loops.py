@@ -15,12 +15,13 @@ import numpy as np
 
 from minbuild.ir import Call, ElementType, Procedure, Role, TensorType, Value
 from minbuild.ops import Registry
+from minbuild.ops.movement.copy import COPY
 from minbuild.ops.recurrent.loop_control import SET_ROUNDS, SKIP_ROUND
 from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.lowering.loop_call import LOOP
 
 FILL = ":ConstantOfShape"
-_ADD, _COPY, _ADD_TO = ":Add", "minbuild:Copy", "minbuild:AddToGradient"
+_ADD, _ADD_TO = ":Add", "minbuild:AddToGradient"
 
 
 def expand_loops(procedure: Procedure, registry: Registry) -> Procedure:
@@ -177,7 +178,7 @@ class _Expansion:
                 self.alias[owner] = self.alias[name]
                 self.views(owner, name)
                 return
-        self.ends.append(Call(_COPY, 1, self.call.node, (inner,), (name,)))
+        self.ends.append(Call(COPY, 1, self.call.node, (inner,), (name,)))
 
     def views(self, owner: str, name: str) -> None:
         """Views of what is a slice now are slices as well."""
@@ -253,7 +254,7 @@ class _Expansion:
         """Has a state start: one number in all elements takes no constant of that size."""
         constant = self.values[start].constant
         if constant is None or constant.dtype == object or constant.size < 2 or not _is_uniform(constant):
-            self.before.append(Call(_COPY, 1, self.call.node, (start,), (place,)))
+            self.before.append(Call(COPY, 1, self.call.node, (start,), (place,)))
         else:
             self.fill(place, constant.ravel()[0])
 

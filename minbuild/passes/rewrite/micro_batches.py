@@ -14,10 +14,11 @@ import numpy as np
 from minbuild.errors import Unsupported
 from minbuild.ir import Call, ElementType, Procedure, Role, TensorType, Value
 from minbuild.ir.dims import Dim, product
+from minbuild.ops.movement.copy import COPY
 from minbuild.passes.analysis.aliases import views_of
 from minbuild.passes.lowering.loop_call import LOOP
 
-_COPY, _CAST, _SIZES, _RECIPROCAL = "minbuild:Copy", ":Cast", "minbuild:Sizes", ":Reciprocal"
+_CAST, _SIZES, _RECIPROCAL = ":Cast", "minbuild:Sizes", ":Reciprocal"
 _SHARE, _RANGE = "minbuild:LabelShare", "minbuild:IndexRange"
 
 # How slices make an output of the whole batch: rows of it, its mean, its sum, or each of them all of it.
@@ -171,7 +172,7 @@ class _Loop:
         node = next((c.node for c in self.slice.calls if name in c.outputs), "slices")
         self.values[name] = replace(whole, role=Role.TEMPORARY)
         if kind == SAME:
-            self.after.append(Call(_COPY, 1, node, (inner,), (name,)))
+            self.after.append(Call(COPY, 1, node, (inner,), (name,)))
             return
         target = name
         if kind != ROWS:
@@ -185,7 +186,7 @@ class _Loop:
             self.after.append(Call(reduce, version, node, (target,), (name,), attributes=attributes))
         self.values[slot] = Value(slot, one, sample=True)
         self.alias[slot] = target
-        self.ends.append(Call(_COPY, 1, node, (inner,), (slot,)))
+        self.ends.append(Call(COPY, 1, node, (inner,), (slot,)))
 
     def rename(self, name: str, other: str) -> None:
         """`other` for the value `name` of a slice."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from minbuild.ir import Call, Procedure, Role
 from minbuild.ops import Registry
+from minbuild.ops.movement.copy import COPY
 from minbuild.passes.analysis.effects import Effects
 
 
@@ -25,6 +26,6 @@ def without_view(call: Call, procedure: Procedure, effects: Effects, registry: R
         return call
     source, result = call.inputs[0] if call.inputs else "", call.outputs[0]
     if result in procedure.outputs and effects.role(effects.owner(source)) is Role.INPUT:
-        return replace(call, op="minbuild:Copy", inputs=(source,), attributes={})
+        return replace(call, op=COPY, inputs=(source,), attributes={})
     effects.share(result, effects.owner(source))  # the owner: chains of views are as long as models say
     return None
