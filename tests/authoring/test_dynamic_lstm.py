@@ -8,7 +8,7 @@ import pytest
 import trainers
 from onnx.reference import ReferenceEvaluator
 from planned_models import compiled
-from quantizer_models import MICROSOFT, RANDOM, numbers, outputs, proto_of, scales, source_of
+from quantizer_models import MICROSOFT, RANDOM, fake_quantised, numbers, outputs, proto_of, scales, source_of
 
 from minbuild.authoring import Recipe, artifacts_of
 from minbuild.errors import Unsupported
@@ -74,22 +74,14 @@ def model(form: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     return proto_of(nodes, given, ((STEPS, WIDTH), (2,)), opset), given
 
 
-def quantised(x: np.ndarray) -> np.ndarray:
-    """As DynamicQuantizeLinear and DequantizeLinear leave it."""
-    low, high = min(0.0, x.min()), max(0.0, x.max())
-    scale = (high - low) / 255 or 1.0
-    zero = np.rint(-low / scale)
-    return (np.clip(np.rint(x / scale) + zero, 0, 255) - zero) * scale
-
-
 def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1 / (1 + np.exp(-x))
 
 
 def expected(x: np.ndarray, form: str, given: dict[str, np.ndarray]) -> np.ndarray:
-    """What onnxruntime computes on one thread, in double precision."""
+    """The outputs of onnxruntime on one thread, in double precision."""
     direction = FORMS[form][0]
-    count, entering = len(given["w"]), quantised(x.astype(np.float64).transpose(1, 0, 2))
+    count, entering = len(given["w"]), fake_quantised(x.astype(np.float64).transpose(1, 0, 2))
     stacks, ends, cells = [], [], []
     for d in range(count):
         real = {
@@ -101,7 +93,7 @@ def expected(x: np.ndarray, form: str, given: dict[str, np.ndarray]) -> np.ndarr
         backward = direction == "reverse" or d == 1
         found = []
         for step in entering[::-1] if backward else entering:
-            sums = step @ real["w"] + bias[: 4 * HIDDEN] + bias[4 * HIDDEN :] + quantised(h) @ real["r"]
+            sums = step @ real["w"] + bias[: 4 * HIDDEN] + bias[4 * HIDDEN :] + fake_quantised(h) @ real["r"]
             i, o, f, new = np.split(sums, 4, axis=1)
             c = sigmoid(f) * c + sigmoid(i) * np.tanh(new)
             h = sigmoid(o) * np.tanh(c)

@@ -8,7 +8,17 @@ import pytest
 from authored import operators, stepped
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
-from quantizer_models import MICROSOFT, RANDOM, adapted, numbers, outputs, proto_of, scales, source_of
+from quantizer_models import (
+    MICROSOFT,
+    RANDOM,
+    adapted,
+    fake_quantised,
+    numbers,
+    outputs,
+    proto_of,
+    scales,
+    source_of,
+)
 
 from minbuild.authoring import Recipe, make_artifacts
 from minbuild.authoring.autodiff.gradcheck import checked_gradients
@@ -87,14 +97,6 @@ def test_an_exported_model_is_dynamically_quantised_again(model):
     x = RANDOM.standard_normal((7, *model[2][0])).astype(np.float32)
     found, wanted = (ReferenceEvaluator(m).run(None, {"x": x})[0] for m in (data, proto))
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
-
-
-def fake_quantised(x: np.ndarray) -> np.ndarray:
-    """ONNX's rule of DynamicQuantizeLinear."""
-    low, high = min(0, x.min()), max(0, x.max())
-    scale = (high - low) / 255
-    zero = np.rint(-low / scale)
-    return (np.clip(np.rint(x / scale) + zero, 0, 255) - zero) * scale
 
 
 def test_gradients_of_adapters_go_straight_through_dynamic_quantisation(tmp_path):

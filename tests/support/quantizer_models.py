@@ -28,6 +28,15 @@ def scales(*shape):
     return RANDOM.uniform(0.5, 1, shape).astype(np.float32) / 64
 
 
+def fake_quantised(x: np.ndarray) -> np.ndarray:
+    """As ONNX's DynamicQuantizeLinear and DequantizeLinear leave `x`; a range of zeros has the scale 1, as in
+    onnxruntime."""
+    low, high = min(0.0, x.min()), max(0.0, x.max())
+    scale = (high - low) / 255 or 1.0
+    zero = np.rint(-low / scale)
+    return (np.clip(np.rint(x / scale) + zero, 0, 255) - zero) * scale
+
+
 def proto_of(nodes, constants: Mapping[str, np.ndarray], shapes, opset=21):
     """A model from x to y; a node is an operator, its inputs and outputs as text, and attributes."""
     written = [

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from authored import source
+from beside_interpreter import Beside, distance
 
 from minbuild.authoring import Recipe, artifacts_of
-from minbuild.ir import ElementType, TrainingArtifacts
+from minbuild.ir import TrainingArtifacts
 from minbuild.ops import registry
 from minbuild.planning.compiled_model import CompiledModel
-from minbuild.reference.interpreter import ReferenceTrainer
-from minbuild.training.library import EVAL, TRAIN, Library, Session
+from minbuild.training.library import Library
 
 REGISTRY = registry()
 LONGEST, BATCH, WIDTH, HIDDEN = 40, 2, 3, 4
@@ -145,28 +145,12 @@ def compared(
     """Asserts that evaluations, losses and gradients of `model`, planned of `made` and built into `library`, are those
     of the interpreter; for one number of rounds after the other, where it is free. Ends where states amplify roundings:
     they grow, or the interpreter in single precision is elsewhere, too."""
-    random = np.random.default_rng(seed)
-    session = Session(library, model.plan_bytes, model.checkpoint, [LONGEST] * len(model.plan.symbols))
-    exact, rounded = ReferenceTrainer(made), ReferenceTrainer(made, real=ElementType.FLOAT)
+    random, trainers = np.random.default_rng(seed), Beside(made, model, library, LONGEST)
     for count in (9, LONGEST, 3) if rounds is None else (rounds, rounds):
         shapes = (count, BATCH, WIDTH), (BATCH, HIDDEN)
-        feeds = [random.standard_normal(s).astype(np.float32) for s in shapes]
-        found = [*session.run(EVAL, feeds), *session.run(TRAIN, feeds)]
-        found += [session.gradient(n) for n in exact.trained]
-        with np.errstate(over="ignore", invalid="ignore"):
-            wanted, single = (
-                [*t.eval_step(*feeds), *t.train_step(*feeds), *(t.gradients[n] for n in t.trained)]
-                for t in (exact, rounded)
-            )
-        amplified = any(_distance(one, other) > _NEAR / 4 for one, other in zip(single, wanted, strict=True))
+        found, wanted, single = trainers.step([random.standard_normal(s).astype(np.float32) for s in shapes])
+        amplified = any(distance(one, other) > _NEAR / 4 for one, other in zip(single, wanted, strict=True))
         if amplified or not max(np.abs(e).max() for e in wanted) <= _LARGEST:  # or none are numbers
             return
-        worst = max(_distance(one, other) for one, other in zip(found, wanted, strict=True))
+        worst = max(distance(one, other) for one, other in zip(found, wanted, strict=True))
         assert worst < _NEAR, f"differs by {worst:.1e} with {count} rounds"
-        for trainer in (session, exact, rounded):
-            trainer.lazy_reset_grad()
-
-
-def _distance(one: np.ndarray, other: np.ndarray) -> float:
-    """The largest difference, relative to the largest number of `other` where that is above 1."""
-    return float(np.abs(one - other).max() / (1 + np.abs(other).max()))
