@@ -13,7 +13,7 @@ from minbuild.planning.kernel_selection import contents_of
 from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.training.library import EVAL, Session
 
-# tests/slow/random_loops.py builds as many as one likes; in the last two loops read stacks of one.
+# tests/slow/random_models.py builds as many as one likes; in the last two loops read stacks of one.
 SEEDS = (*range(40), 1923)
 
 

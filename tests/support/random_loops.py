@@ -119,7 +119,7 @@ class _Model:
 
 def random_loops(seed: int) -> tuple[TrainingArtifacts, int | None]:
     """Artifacts of a model of one to three loops, some or all of whose parameters train, and the number of rounds;
-    None where that is free."""
+    None where that is free, up to LONGEST."""
     random = np.random.default_rng(seed)
     model, rounds = _Model(random), (None, None, 9, LONGEST)[random.integers(4)]
     entering, width = "x", WIDTH

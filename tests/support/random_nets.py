@@ -6,15 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from beside_interpreter import Beside, distance
 from onnx import TensorProto, helper, numpy_helper
 
 from minbuild.authoring import Recipe, Source, artifacts_of
 from minbuild.frontend.onnx.reader import opset_in, read_model
 from minbuild.ir import TrainingArtifacts
 from minbuild.ops import registry
+from minbuild.planning.compiled_model import CompiledModel
+from minbuild.training.library import Library
 
 REGISTRY = registry()
-OPSET, CLASSES = 20, 3
+OPSET, CLASSES, LARGEST = 20, 3, 6
+_NEAR = 3e-5
 _OF_IMAGES = ("Relu", "Sigmoid", "Tanh", "Softplus", "Abs", "HardSwish", "Elu", "LeakyRelu", "Neg")
 _OF_ROWS = ("Relu", "Sigmoid", "Tanh", "Softplus", "Abs", "Gelu", "Erf", "Neg", "Selu")
 
@@ -178,3 +182,16 @@ def random_net(seed: int) -> tuple[TrainingArtifacts, Shape]:
     return artifacts_of(
         source, Recipe(loss="mse", optimizer="sgd", train=train, outputs=(out,)), REGISTRY
     ), given
+
+
+def compared(
+    made: TrainingArtifacts, shape: Shape, model: CompiledModel, library: Library, seed: int = 3
+) -> None:
+    """Asserts that evaluations, losses and gradients of `model`, planned of `made` and built into `library`, are those
+    of the interpreter, as near as it comes to itself in single precision; for batches of several sizes."""
+    random, trainers = np.random.default_rng(seed), Beside(made, model, library, LARGEST)
+    for count in (LARGEST, 3, 1):
+        feeds = [random.standard_normal((count, *s)).astype(np.float32) for s in (shape, (CLASSES,))]
+        for one, other, single in zip(*trainers.step(feeds), strict=True):
+            far = distance(one, other)
+            assert far < _NEAR + 8 * distance(single, other), f"differs by {far:.1e} with {count} samples"
