@@ -28,6 +28,7 @@ from minbuild.authoring.unfold_constants import with_unfolded_constants
 from minbuild.errors import BadInput
 from minbuild.frontend.files import read_file
 from minbuild.frontend.onnx.exporter_metadata import ExporterMetadata
+from minbuild.frontend.onnx.optional_elimination import without_optionals
 from minbuild.frontend.onnx.reader import read_graph
 from minbuild.ir import Graph
 from minbuild.ir.dims import symbols_in
@@ -104,7 +105,8 @@ def _plain(model: Source, operators: Registry, keeps_merged: bool) -> tuple[Sour
     Raises Unsupported."""
     model = replace(model, graph=with_float_operators(model.graph, model.opset))
     model, unfolded = with_unfolded_constants(model)
-    taken, scalars = with_known_branches(model.graph, operators), model.metadata.parameters
+    taken = without_optionals(with_known_branches(model.graph, operators))
+    scalars = model.metadata.parameters
     taken = with_lifted_constants(taken)
     if not (keeps_merged or scalars):  # whose exporter says what it merged
         taken, told = with_merged_parameters_apart(taken)

@@ -105,7 +105,9 @@ def test_strings_and_maps_are_unsupported_not_damage():
     text = helper.make_tensor_value_info("x", TensorProto.STRING, [1])
     with pytest.raises(Unsupported, match="input 'x' has element type string"):
         graph(helper.make_node("Identity", ["x"], ["y"]), inputs=[text])
-    optional = helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [1]))
+    optional = helper.make_optional_type_proto(
+        helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, [1]))
+    )
     with pytest.raises(Unsupported, match="is of kind optional_type"):
         graph(helper.make_node("Identity", ["x"], ["y"]), inputs=[helper.make_value_info("x", optional)])
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
+import trainers
+from planned_models import compiled
 
 from minbuild.ir import ElementType, TrainingArtifacts
+from minbuild.ops import registry
 from minbuild.planning.compiled_model import CompiledModel
+from minbuild.planning.kernel_selection import contents_of
 from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.training.library import EVAL, TRAIN, Library, Session
 
@@ -41,3 +46,20 @@ class Beside:
 def distance(one: np.ndarray, other: np.ndarray) -> float:
     """The largest difference, relative to the largest number of `other` where that is above 1."""
     return float(np.abs(one - other).max() / (1 + np.abs(other).max()))
+
+
+def farthest(
+    made: Mapping[str, TrainingArtifacts], batches: Mapping[str, Iterable[Sequence[np.ndarray]]], folder: Path
+) -> dict[str, float]:
+    """By name, the largest `distance` between built trainers of `made`, which have no free sizes, and the interpreter
+    in double precision, over outputs and gradients of `batches`. One library, built into `folder`, runs all."""
+    models = {name: compiled(each, registry()) for name, each in made.items()}
+    library = trainers.library_of(contents_of(list(models.values())), registry(), folder)
+    found = dict.fromkeys(made, 0.0)
+    for name, each in made.items():
+        beside = Beside(each, models[name], library, 1)
+        for feeds in batches[name]:
+            ran, wanted, _ = beside.step(feeds)
+            distances = [distance(one, other) for one, other in zip(ran, wanted, strict=True)]
+            found[name] = max(found[name], *distances)
+    return found

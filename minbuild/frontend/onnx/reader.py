@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto, numpy_helper
 
 from minbuild.errors import BadInput, Unsupported
 from minbuild.escape import printable
 from minbuild.frontend.onnx.block_gathers import with_plain_gathers
 from minbuild.frontend.onnx.four_bits import FOUR_BITS, with_four_bits
 from minbuild.frontend.onnx.local_functions import inline_functions
+from minbuild.frontend.onnx.optional_elimination import without_optionals
 from minbuild.frontend.onnx.schema_check import schema_violations
 from minbuild.frontend.onnx.sequence_elimination import without_sequences
 from minbuild.frontend.onnx.subgraphs import graphs_in, names_read
@@ -134,7 +135,7 @@ class _Reader:
         graph = with_four_bits(*with_plain_gathers(graph, four_bits), findings)
         self.missing += [f"{self.file}: {finding}." for finding in findings]
         self.raise_findings()
-        return without_sequences(graph)
+        return without_sequences(without_optionals(graph))
 
     def constants(self) -> list[TensorProto]:
         """The initializers of the graph that is read, sparse ones in dense form."""
@@ -157,9 +158,11 @@ class _Reader:
                 self.damage.append(f"input '{value.name}' is declared twice or has no name")
             kind = value.type.WhichOneof("value")
             inner = value.type.sequence_type.elem_type
-            if kind == "tensor_type":
-                element = self.tensors.element(value.type.tensor_type.elem_type, f"input '{value.name}'")
-                tensors[value.name] = TensorType(element, self.shape(value))
+            optional = value.type.optional_type.elem_type
+            if kind == "tensor_type" or optional.WhichOneof("value") == "tensor_type":
+                tensor = (value.type if kind == "tensor_type" else optional).tensor_type
+                element = self.tensors.element(tensor.elem_type, f"input '{value.name}'")
+                tensors[value.name] = TensorType(element, self.shape(value.name, tensor))
             elif kind == "sequence_type" and inner.WhichOneof("value") == "tensor_type":
                 sequences[value.name] = self.tensors.element(
                     inner.tensor_type.elem_type, f"input '{value.name}'"
@@ -168,13 +171,13 @@ class _Reader:
                 self.damage.append(f"input '{value.name}' has no type")
             else:
                 self.missing.append(
-                    f"{self.file}: input '{value.name}' is of kind {kind}, but only tensors and sequences of "
-                    "tensors are supported. Change the model's inputs to tensors."
+                    f"{self.file}: input '{value.name}' is of kind {kind}, but only tensors, optional tensors and "
+                    "sequences of tensors are supported. Change the model's inputs to tensors."
                 )
         return tensors, sequences
 
-    def shape(self, value: ValueInfoProto) -> tuple[Dim, ...] | None:
-        proto = value.type.tensor_type
+    def shape(self, name: str, proto: TypeProto.Tensor) -> tuple[Dim, ...] | None:
+        """The dimensions of the input `name`, None where the file leaves them out."""
         if not proto.HasField("shape"):
             return None
         dims: list[Dim] = []
@@ -182,15 +185,13 @@ class _Reader:
             kind = dim.WhichOneof("value")
             if kind == "dim_value":
                 free = dim.dim_value == -1  # as some exporters write it
-                dims.append(symbol(f"{value.name}_{axis}") if free else int(dim.dim_value))
+                dims.append(symbol(f"{name}_{axis}") if free else int(dim.dim_value))
                 if dim.dim_value < -1:
-                    self.damage.append(
-                        f"input '{value.name}' has the negative size {dim.dim_value} in axis {axis}"
-                    )
+                    self.damage.append(f"input '{name}' has the negative size {dim.dim_value} in axis {axis}")
             elif isinstance(dim.dim_param, str):
-                dims.append(symbol(dim.dim_param or f"{value.name}_{axis}"))
+                dims.append(symbol(dim.dim_param or f"{name}_{axis}"))
             else:  # protobuf gives bytes for what is not UTF-8
-                self.damage.append(f"input '{value.name}' has a size in axis {axis} whose name is no text")
+                self.damage.append(f"input '{name}' has a size in axis {axis} whose name is no text")
         return tuple(dims)
 
     def node(self, proto: NodeProto, index: int) -> Node:
@@ -203,7 +204,8 @@ class _Reader:
             self.damage.append(
                 f"{label} is of domain '{domain or 'ai.onnx'}', which the file imports no opset of"
             )
-        attributes = {a.name: self.attribute(a, label) for a in proto.attribute}
+        stated = proto.attribute if proto.op_type != "Optional" else ()  # whose type is that of its input
+        attributes = {a.name: self.attribute(a, label) for a in stated}
         version = self.opsets.get(domain, 0)
         node = Node(
             proto.op_type,
