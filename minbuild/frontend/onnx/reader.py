@@ -15,6 +15,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from minbuild.errors import BadInput, Unsupported
 from minbuild.escape import printable
 from minbuild.frontend.onnx.block_gathers import with_plain_gathers
+from minbuild.frontend.onnx.embedding_bags import with_plain_bags
 from minbuild.frontend.onnx.four_bits import FOUR_BITS, with_four_bits
 from minbuild.frontend.onnx.local_functions import inline_functions
 from minbuild.frontend.onnx.optional_elimination import without_optionals
@@ -135,7 +136,7 @@ class _Reader:
         graph = with_four_bits(*with_plain_gathers(graph, four_bits), findings)
         self.missing += [f"{self.file}: {finding}." for finding in findings]
         self.raise_findings()
-        return without_sequences(without_optionals(graph))
+        return without_sequences(without_optionals(with_plain_bags(graph)))
 
     def constants(self) -> list[TensorProto]:
         """The initializers of the graph that is read, sparse ones in dense form."""

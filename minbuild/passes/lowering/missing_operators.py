@@ -12,6 +12,10 @@ _LSTM = (
     "Quantise again with op_types_to_quantize=['MatMul', 'Gather'], which leaves LSTMs in float: one that is quantised "
     "is taken where its weights are constants, without lengths of sequences, peepholes, a limit or other activations"
 )
+_SEQUENCE = (
+    "A sequence of tensors is taken where each of its tensors is known before the trainer is built: put them together "
+    "in one tensor (Concat), or carry one tensor through a loop, or give it a scan output"
+)
 _CURES = {
     "DynamicQuantizeLSTM": _LSTM,
     "DynamicQuantizeMatMul": "Take the model as the quantizer wrote it, not as ONNX Runtime optimized it",
@@ -24,7 +28,11 @@ _CURES = {
 
 def no_operator(node: Node) -> str:
     """The problem with a node whose operator is not known here, and its cure."""
-    cure = _ANY
+    cure = (
+        _SEQUENCE
+        if not node.domain and "Sequence" in node.op_type and node.op_type != "ReverseSequence"
+        else _ANY
+    )
     if node.domain == _MICROSOFT:
         quantised = node.op_type.startswith("QLinear") or node.op_type == "QGemm"
         cure = _CURES.get(node.op_type, _PAIRS if quantised else _ANY)
