@@ -35,8 +35,8 @@ class Expressions:
         self.maker = {n: each for each in graph.nodes for n in each.outputs if n}
 
     def of(self, name: str, deep: int = 0) -> Tree:
-        """The tree of the value `name`; its name, where it is an input or a constant of many whole numbers, or is `deep` nodes
-        before the value that is recognised, and those are too many."""
+        """The tree of the value `name`, which is read `deep` nodes before the value that is recognised; its name, where
+        it is an input or a constant of many whole numbers, or where those nodes are too many."""
         if name in self.named:
             return self.named[name]
         array = self.array(name)
