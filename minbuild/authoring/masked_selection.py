@@ -40,13 +40,15 @@ def with_fixed_selections(
     operators: Registry,
     needed: Collection[str] | None,
     sizes: Mapping[str, int],
+    changing: Collection[str] = (),
 ) -> tuple[Graph, tuple[str, ...]]:
     """`graph`, whose nodes are of `opset`, without values whose size depends on data, and notes on what was left out:
     that which `needed`, or with None any output, does not depend on. `operators` is the registry, `sizes` fixes free
-    dimensions of inputs. Raises Unsupported with each node that stands in the way."""
+    dimensions of inputs, and initializers that are `changing` are data. Raises Unsupported with each node that stands
+    in the way."""
     if not any(map(_may_select, graph.nodes)):
         return graph, ()
-    made = _Rewriting(graph, opset, operators, sizes)
+    made = _Rewriting(graph, opset, operators, sizes, changing)
     for node in graph.nodes:
         made.node(node)
     return made.result(graph.outputs if needed is None else needed)

@@ -48,7 +48,8 @@ class Recipe:
     evaluation models return. No gradient flows into the values `stops`: exporters drop what PyTorch calls detach.
     `input_gradients` are inputs whose gradients are computed beside those of parameters. `tolerant` accepts what ONNX
     Runtime's tools accept: names in `frozen` that no parameter has, and models without parameters. `sizes` fixes free
-    dimensions of the inputs, by name, and inputs that are a single number. With `lora`, adapters train, and of
+    dimensions of the inputs, by name, and inputs that are a single number; `largest` bounds inputs of one whole number
+    that say how often a loop runs. With `lora`, adapters train, and of
     the parameters only those in `train`. `loss_scale` is for models in half precision. `nominal` asks for a checkpoint
     without data beside the other, `ort` for the models in ONNX Runtime's own format beside the ONNX files.
     """
@@ -66,6 +67,7 @@ class Recipe:
     input_gradients: Sequence[str] = ()
     tolerant: bool = False
     sizes: Mapping[str, int] = field(default_factory=dict)
+    largest: Mapping[str, int] = field(default_factory=dict)
     lora: LoraOptions = LoraOptions()
     loss_scale: LossScale | None = None
     nominal: bool = False

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from minbuild.authoring.autodiff.gradient_operator import without_gradient_nodes
+from minbuild.authoring.bounded_loops import with_bounded_loops
 from minbuild.authoring.fixed_inputs import is_single_number, with_fixed_inputs, with_known_branches
 from minbuild.authoring.integer_operators.rewrite import with_float_operators
 from minbuild.authoring.lora import with_adapters
@@ -59,10 +60,15 @@ def resolve_recipe(
     rules. Raises BadInput with everything that is wrong with `recipe`, and with the sentences in `also`; Unsupported
     with what is in the model."""
     findings = list(also)
-    model, recipe = with_fixed_inputs(model, recipe)
+    model, recipe = with_fixed_inputs(with_bounded_loops(model, recipe), recipe)
     model, told = _plain(model, operators, keeps_merged=recipe.tolerant)
     graph, left_out = with_fixed_selections(
-        model.graph, model.opset, operators, needed=_needed(model, recipe), sizes=recipe.sizes
+        model.graph,
+        model.opset,
+        operators,
+        needed=_needed(model, recipe),
+        sizes=recipe.sizes,
+        changing=_changing(model, recipe),
     )
     model, told = replace(model, graph=graph), (*told, *left_out)
 
@@ -97,6 +103,15 @@ def _needed(model: Source, recipe: Recipe) -> tuple[str, ...] | None:
         return None
     of_loss = recipe.loss_inputs if recipe.loss else tuple(n for n in (recipe.loss_output,) if n)
     return (*(of_loss or model.graph.outputs[:1]), *recipe.outputs)
+
+
+def _changing(model: Source, recipe: Recipe) -> tuple[str, ...]:
+    """The initializers that the checkpoint will have, as far as the recipe fits the model by itself."""
+    try:
+        train, frozen = _split(model.graph, recipe, known_frozen(model.graph, recipe.frozen)[0], model, ())
+    except BadInput:  # which is reported when the model has its loss
+        return ()
+    return (*train, *frozen)
 
 
 def _plain(model: Source, operators: Registry, keeps_merged: bool) -> tuple[Source, tuple[str, ...]]:
@@ -176,10 +191,14 @@ def free_dimensions(graph: Graph) -> tuple[str, ...]:
     return tuple(sorted({n for t in graph.inputs.values() for d in t.shape or () for n in symbols_in(d)}))
 
 
+def fixable(graph: Graph) -> tuple[str, ...]:
+    """The names that a recipe may fix a size of: free dimensions, and inputs that are a single number."""
+    return (*free_dimensions(graph), *(n for n, t in graph.inputs.items() if is_single_number(t)))
+
+
 def _unknown_sizes(model: Source, recipe: Recipe) -> Iterator[str]:
     """Sizes given to dimensions that no input has."""
-    numbers = (n for n, t in model.graph.inputs.items() if is_single_number(t))
-    free = (*free_dimensions(model.graph), *numbers)
+    free = fixable(model.graph)
     for name in recipe.sizes:
         if name not in free:
             cure = did_you_mean(name, free) or f" The inputs have: {listed(free) or 'none'}."

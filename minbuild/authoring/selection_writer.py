@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,12 +34,14 @@ class Selected:
 
 @dataclass
 class SelectionWriter:
-    """The nodes and constants written so far, the types of their values, and which values are selections."""
+    """The nodes and constants written so far, the types of their values, and which values are selections. The constants
+    `changing` of the graph are data: parameters."""
 
     graph: Graph
     opset: int
     operators: Registry
     sizes: Mapping[str, int]
+    changing: Collection[str] = ()
     nodes: list[Node] = field(default_factory=list)
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     selected: dict[str, Selected] = field(default_factory=dict)
@@ -51,6 +53,9 @@ class SelectionWriter:
             self.lowering.values[name] = Value(name, tensor.substituted(self.sizes), Role.INPUT)
         for name, array in self.graph.initializers.items():
             self.lowering.add_constant(name, np.asarray(array))
+            if name in self.changing:
+                del self.lowering.known[name]
+                self.lowering.values[name] = Value(name, self.lowering.values[name].type, Role.INPUT)
 
     def emit(self, node: Node) -> None:
         """Writes `node`."""

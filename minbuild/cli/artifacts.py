@@ -160,6 +160,15 @@ def artifacts(
             rich_help_panel=_FILES,
         ),
     ] = None,
+    max_dim: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--max-dim",
+            metavar=SIZES,
+            help="Largest number that an input says how often a loop runs with, such as steps=20. Repeatable.",
+            rich_help_panel=_FILES,
+        ),
+    ] = None,
     output: Annotated[
         list[str] | None,
         typer.Option(
@@ -198,11 +207,12 @@ def artifacts(
 ) -> None:
     """Make training artifacts from a forward MODEL: gradients, loss, optimizer, checkpoint."""
     with exit_with_code(verbose):
-        weights, positive, decays, sizes, adapters, scale = require_all(
+        weights, positive, decays, sizes, largest, adapters, scale = require_all(
             lambda: parse_numbers("--class-weights", class_weights),
             lambda: parse_numbers("--pos-weight", pos_weight),
             lambda: parse_pair("--betas", betas),
             lambda: parse_sizes("--dim", dim),
+            lambda: parse_sizes("--max-dim", max_dim),
             lambda: lora_options(lora, lora_rank, lora_alpha),
             lambda: parse_loss_scale(loss_scale, growth_interval),
         )
@@ -232,6 +242,7 @@ def artifacts(
             outputs=tuple(output or ()),
             stops=tuple(stop_gradient or ()),
             sizes=sizes,
+            largest=largest,
             lora=adapters,
             loss_scale=scale,
             nominal=nominal,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,8 @@ from rich.console import Console
 
 from minbuild import pipeline as reducing
 from minbuild.authoring import Recipe, Source, in_directory, make_artifacts, read_source
-from minbuild.authoring.resolve import free_dimensions
+from minbuild.authoring.bounded_loops import bounding_inputs
+from minbuild.authoring.resolve import fixable
 from minbuild.cli import build_options as building
 from minbuild.cli.budgets import BudgetCheck
 from minbuild.cli.earlier_build import earlier_record, growth_since
@@ -100,6 +101,7 @@ def reduce(
         if report_form not in ("summary", "full"):
             raise BadInput(f"--report {report_form}: no such report. Choose from summary, full.")
         folders, sizes = tuple(artifacts), parse_sizes("--dim", dim)
+        largest = parse_sizes("--max-dim", max_dim)
         if loss is not None and (state or state_values):
             raise BadInput(
                 "--state is for a whole training step, --loss for a forward model. Leave one of them out."
@@ -107,13 +109,15 @@ def reduce(
         if loss is not None:
             scale = parse_loss_scale(loss_scale, growth_interval)
             recipe = recipe_of(loss, optimizer or "adamw", train, frozen, scale=scale)
+            recipe = replace(recipe, sizes=sizes, largest=largest)
             models = [read_source(path) for path in artifacts]
             folders = tuple(
-                kept.enter_context(_made(model, recipe, sizes, tuple(ops_dir or ()), terminal))
-                for model in models
+                kept.enter_context(_made(model, recipe, tuple(ops_dir or ()), terminal)) for model in models
             )
-            made_with = {name for model in models for name in free_dimensions(model.graph)}
+            made_with = {name for model in models for name in fixable(model.graph)}
             sizes = {name: size for name, size in sizes.items() if name not in made_with}
+            made_with = {name for model in models for name in bounding_inputs(model.graph)}
+            largest = {name: size for name, size in largest.items() if name not in made_with}
         elif train or frozen or loss_scale is not None or growth_interval is not None:
             raise BadInput(
                 "--train, --frozen, --loss-scale and --growth-interval are for a forward model: give it, and --loss."
@@ -127,7 +131,7 @@ def reduce(
             out=out,
             targets=tuple(target or ()),
             dims=sizes,
-            largest=parse_sizes("--max-dim", max_dim),
+            largest=largest,
             cxx=cxx,
             cmake_toolchain=cmake_toolchain,
             reference=reference,
@@ -175,14 +179,15 @@ def reduce(
 def _made(
     model: Source,
     recipe: Recipe,
-    sizes: Mapping[str, int],
     ops_folders: tuple[Path, ...],
     terminal: Terminal,
 ) -> Iterator[Path]:
-    """A folder with artifacts of a forward model, whose free dimensions have `sizes` where these name them."""
+    """A folder with artifacts of a forward model, for which the sizes of `recipe` count that name something of it."""
     terminal.stage(f"Making artifacts of {model.path}")
-    own = {name: sizes[name] for name in free_dimensions(model.graph) if name in sizes}
-    made = make_artifacts(model, replace(recipe, sizes=own), ops_folders, f"{model.path.stem}_")
+    sizes = {name: recipe.sizes[name] for name in fixable(model.graph) if name in recipe.sizes}
+    largest = {name: recipe.largest[name] for name in bounding_inputs(model.graph) if name in recipe.largest}
+    recipe = replace(recipe, sizes=sizes, largest=largest)
+    made = make_artifacts(model, recipe, ops_folders, f"{model.path.stem}_")
     for note in made.notes:
         terminal.note(note)
     with in_directory(made) as folder:

@@ -12,12 +12,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from minbuild.authoring import Recipe, in_directory, make_artifacts, source_of
+from minbuild.authoring.bounded_loops import bounding_inputs
 from minbuild.errors import BadInput
 from minbuild.frontend.pytorch import read_module
 from minbuild.options.build_options import DEFAULT, PROFILES, in_profile
@@ -60,7 +62,8 @@ def reduce(
       learning rate
     - `target`: as of `minbuild reduce`; this machine by default. The trainer returned runs where this machine is one
     - `outputs`, `components`: further values that steps return, by name, and optional components, such as "export"
-    - `dims`: free dimensions to fix; `max_dims`: the largest that memory is planned for
+    - `dims`: free dimensions to fix; `max_dims`: the largest that memory is planned for, and
+      the most rounds of loops that inputs of one number give
     - `profile`, `analysis`, `force`: as of `minbuild reduce`
 
     What a user should see is a warning. Raises BadInput, Unsupported, ToolchainFailed and VerificationFailed."""
@@ -82,7 +85,12 @@ def reduce(
         frozen=_names(frozen),
         outputs=_names(outputs),
     )
-    made = make_artifacts(source, recipe)
+    bounding = bounding_inputs(source.graph)
+    rounds, largest = (
+        {n: size for n, size in (max_dims or {}).items() if (n in bounding) == bounds}
+        for bounds in (True, False)
+    )
+    made = make_artifacts(source, replace(recipe, largest=rounds))
     for note in (*notes, *made.notes):
         warnings.warn(note, stacklevel=2)
     with in_directory(made) as folder:
@@ -91,7 +99,7 @@ def reduce(
             out=Path(out),
             targets=_names(target),
             dims=dims or {},
-            largest=max_dims or {},
+            largest=largest,
             components=_names(components),
             analysis=analysis,
             build_options=in_profile(profile),

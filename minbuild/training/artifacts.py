@@ -74,6 +74,7 @@ def generate_artifacts(
     loss_input_names: Sequence[str] | None = None,
     ops_folders: Sequence[str | os.PathLike[str]] = (),
     dims: Mapping[str, int] | None = None,
+    max_dims: Mapping[str, int] | None = None,
     lora: Sequence[str] | None = None,
     lora_rank: int = 8,
     lora_alpha: float | None = None,
@@ -88,9 +89,10 @@ def generate_artifacts(
     loss takes, `additional_output_names` further outputs of the training and evaluation models. Files go into
     `artifact_directory`, by default the current one, and their names begin with `prefix`; `ort_format` adds .ort
     models, `nominal_checkpoint` a checkpoint with names and shapes only. `custom_op_library` is a folder like those
-    in `ops_folders`: <stem>.py beside <stem>.cc. `dims` fixes free dimensions of the inputs, by name. With `lora`,
-    names of weights or patterns, adapters of rank `lora_rank` beside their layers train, scaled by `lora_alpha` /
-    lora_rank, and of the parameters only those in `requires_grad`. Of `exporter_options`, torch's `do_constant_folding`
+    in `ops_folders`: <stem>.py beside <stem>.cc. `dims` fixes free dimensions of the inputs, by name, and `max_dims`
+    bounds inputs of one whole number that say how often a loop runs. With `lora`, names of weights or patterns,
+    adapters of rank `lora_rank` beside their layers train, scaled by `lora_alpha` / lora_rank, and of the parameters
+    only those in `requires_grad`. Of `exporter_options`, torch's `do_constant_folding`
     and `training` are ignored with a warning, as ONNX Runtime ignored them up to 1.16. Raises, with all findings,
     BadInput and Unsupported that are RuntimeErrors as well, and WrongType, which is a TypeError too: programs written
     for ONNX Runtime catch those.
@@ -110,7 +112,8 @@ def generate_artifacts(
             nominal=nominal_checkpoint,
             ort=ort_format,
             tolerant=True,
-            sizes=_sizes(dims),
+            sizes=_sizes("dims", dims),
+            largest=_sizes("max_dims", max_dims),
             lora=LoraOptions(_names("lora", lora), lora_rank, lora_alpha),
         )
         folders = tuple(Path(folder) for folder in ops_folders)
@@ -136,6 +139,7 @@ _ARGUMENTS = {  # what command line options that messages name are called here
     "lora": "lora",
     "lora-rank": "lora_rank",
     "loss": "loss",
+    "max-dim": "max_dims",
     "loss-input": "loss_input_names",
     "loss-output": "loss_input_names",
     "ops-dir": "ops_folders",
@@ -171,11 +175,11 @@ def _names(argument: str, given: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(given or ())
 
 
-def _sizes(given: Mapping[str, int] | None) -> Mapping[str, int]:
+def _sizes(argument: str, given: Mapping[str, int] | None) -> Mapping[str, int]:
     for name, size in (given or {}).items():
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or not 0 < size < 2**31:
             raise WrongType(
-                f"dims: {name} is {size!r}, which is no size. Give a whole number from 1 to 2147483647."
+                f"{argument}: {name} is {size!r}, which is no size. Give a whole number from 1 to 2147483647."
             )
     return {name: int(size) for name, size in (given or {}).items()}
 

@@ -158,7 +158,7 @@ def _without_padding(some: Tree, reduction: str, width: int) -> _Bags | None:
         return None
     if not _are_names(rows, offsets, index[1]) or not isinstance(added[2], int):
         return None
-    return _Bags(rows, offsets, reduction, width, index[1], equal[2], added[2])
+    return _Bags(rows, offsets, reduction, width, indices=index[1], padding=equal[2], count=added[2])
 
 
 # ------------------------------------------------------------------------------------------------- the operators

@@ -64,7 +64,8 @@ class Loop(Unrolling):
         if limit is None:
             raise UnsupportedUse(
                 "whether it goes on depends on data, and it has no limit. Give it a constant number of rounds at most, "
-                "its input 0; or have its condition compare a counter with one (i < 100), or every round take the "
+                "its input 0; or have its condition compare a counter with one (i < 100), or with an input, whose "
+                "largest number --max-dim NAME=... gives when the artifacts are made; or have every round take the "
                 "slice of its number from a tensor: there are as many rounds at most"
             )
         if any(self.node.outputs[carried:]):
@@ -80,8 +81,9 @@ class Loop(Unrolling):
         if name and (content is None or not isinstance(content.ravel().tolist()[0], int)):
             raise UnsupportedUse(
                 f"how often it runs ('{name}') depends on data, but must be known when the trainer is built. "
-                "Where it follows from a size of an input, fix that with --dim NAME=...; else have every round take "
-                "the slice of its number from a tensor: there are as many rounds at most"
+                "Where it follows from a size of an input, fix that with --dim NAME=...; where an input is the number, "
+                "give the largest when the artifacts are made, --max-dim NAME=...; else have every round take the "
+                "slice of its number from a tensor: there are as many rounds at most"
             )
         return None if content is None else int(content.ravel()[0])
 
