@@ -107,7 +107,12 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Step
         Gemm<T> first = g;
         first.b = (steps.raw, ...), first.b_row = (steps.raw_row, ...);
         const Gemm<T>* in_place = &first;
-        run_wide<TileBody<T, true>>(in_place, a, rows, out, out_row, old, const_cast<T*>(g.b));
+        T* const panel = const_cast<T*>(g.b);
+#if MINBUILD_AVX512
+        if (bytes == 64) run_widest<TileBody<T, true>>(in_place, a, rows, out, out_row, old, panel);
+        else
+#endif
+          run_wide<TileBody<T, true>>(in_place, a, rows, out, out_row, old, panel);
       } else if (high) {
         run_at<TileBody<T, true>, 64>(bytes, &g, a, rows, out, out_row, old);
       } else {

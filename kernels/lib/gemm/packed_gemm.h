@@ -114,7 +114,7 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T
   T* const panels = scratch + blocks.row_elements(g);
   const bool one_block = g.m <= blocks.rows, plain = packer == &g, once = plain && one_block;
   const bool fetches = once && g.b_row == 1;
-  const bool in_tiles = once && kPacksInTiles && bytes == 32 && blocks.packs_in_tiles(g, bytes);
+  const bool in_tiles = once && kPacksInTiles && bytes >= 32 && blocks.packs_in_tiles(g, bytes);
   const intptr_t group = (plain && !fetches && !in_tiles ? 8 : 1) * width;
   for (intptr_t j = 0; j < g.n; j += blocks.columns) {
     const intptr_t columns = g.n - j < blocks.columns ? g.n - j : blocks.columns;
@@ -309,12 +309,22 @@ MB_NOINLINE bool scratch_suffices(const Gemm<T>& g, const Tensor* scratch) {
   return g.k < 1 || Blocks<T>(g, widest_bytes()).elements(g) * intptr_t(sizeof(T)) <= scratch->count;
 }
 
+// True of few rows of a transposed A that are copied to scratch memory, as rows, where columns of B would be: they are dot
+// products with those.
+template <class T>
+MB_NOINLINE bool turns_rows(const Gemm<T>& g) {
+  Gemm<T> turned = g;
+  turned.a_col = 1;
+  return g.m < kFewRows && g.m >= kLeastRows && g.a_row == 1 && g.a_col != 1 && takes_dots(turned, vector_bytes()) &&
+         g.m * g.k <= Blocks<T>(g, vector_bytes()).at_most(g.n, kColumnBytes / intptr_t(sizeof(T)));
+}
+
 // True if the product is packed; else it goes as it suits its sizes.
 template <class T>
 MB_NOINLINE bool takes_packing(const Gemm<T>& g) {
   if (g.k < 1 || g.n < kFewest) return false;
   if (g.k <= kFewest || g.m >= kFewRows) return true;
-  return g.m >= kLeastRows && !takes_rows(g) && !takes_dots(g, vector_bytes());
+  return g.m >= kLeastRows && !takes_rows(g) && !takes_dots(g, vector_bytes()) && !turns_rows(g);
 }
 
 // True of outer products, such as gradients of weights at batch 1: C is written once, along its rows.
@@ -331,7 +341,11 @@ MB_NOINLINE void gemm_at(const Gemm<T>& g, T* scratch, const T* start = nullptr)
   if (takes_packing(g)) return multiply_in_parts<T>(g, widest_bytes(), scratch, pack_columns<T>, &g, start);
   Gemm<T> product = g;
   if (g.k < 1 || g.n < kFewest) return multiply_strided(product);
-  multiply_few_in_parts(g);
+  if (turns_rows(g)) {
+    transpose(g.a, g.a_col, scratch, g.k, g.k, g.m);
+    product.a = scratch, product.a_row = g.k, product.a_col = 1;
+  }
+  multiply_few_in_parts(product);
 }
 
 // The same in the scratch memory of a kernel.
