@@ -12,7 +12,8 @@ namespace minbuild {
 // The features of matrices of a library; code for all others compiles away. kSkips: columns are read that are apart.
 // kBlocks: some columns of a row share a scale, but not all. kTransposes: products with the transpose of a matrix. kChannels:
 // rows of channels (QuantizedRows). kFetches: memory is fetched ahead, of weights that are too many for the nearest cache.
-// kOffsets: weights of 8 and 16 bits may be unsigned or have a zero point.
+// kOffsets: weights of 8 and 16 bits may be unsigned or have a zero point. kByteTables: codes of 8 bits may number the
+// values of a table, as those of narrow real numbers.
 enum QuantizedParts : int {
   kFourBits = 1,
   kTables = 2,
@@ -25,7 +26,8 @@ enum QuantizedParts : int {
   kChannels = 256,
   kFetches = 512,
   kOffsets = 1024,
-  kSixteenBits = 2048
+  kSixteenBits = 2048,
+  kByteTables = 4096
 };
 
 // Numbers of four-bit codes are taken from a table by two, where they then are in vectors; it has 2 KB.
@@ -43,7 +45,7 @@ enum QuantizedFormat : int { kIsFourBits = 1, kHighFirst = 2, kIsSixteenBits = 4
 template <int Parts>
 struct QuantizedMatrix {
   const uint8_t *codes, *zeros;  // bytes of codes, and of a zero point beside each scale, or null
-  const float *scales, *table;   // table: 16 numbers, or null
+  const float *scales, *table;   // table: 16 numbers, or 256 of bytes, or null
   int rows, columns, stride, row_block, column_block, across;  // across: scales of a row
   int flip;
   float zero;
@@ -75,7 +77,7 @@ struct QuantizedMatrix {
   MB_INLINE float number(intptr_t at) const {
     if (is_sixteen()) return wide_number(codes + 2 * at);
     if (is_signed()) return int8_t(codes[at]);
-    if (!is_four()) return float(codes[at] ^ flip);
+    if (!is_four()) return (Parts & kByteTables) && table ? table[codes[at]] : float(codes[at] ^ flip);
     return value(codes[at >> 1] >> (bool(at & 1) != high_first ? 4 : 0) & 15);
   }
   // The zero points beside a scale, and the number of one.
@@ -111,8 +113,9 @@ struct QuantizedMatrix {
     const int64_t elements = int64_t(rows - 1) * stride + columns;
     codes = q.as<uint8_t>(), scales = scale.as<float>();
     zeros = (Parts & kZeroPoints) ? zero_point.as<uint8_t>() : nullptr;
-    table = (Parts & kTables) && four ? values.as<float>() : nullptr;
-    if (table && values.count != 16) return false;
+    const bool tables = four ? bool(Parts & kTables) : (Parts & kByteTables) && !wide;
+    table = tables ? values.as<float>() : nullptr;
+    if (table && values.count != (four ? 16 : 256)) return false;
 #if MB_CODE_PAIRS
     for (int i = 0; (Parts & kTables) && four && i < 256; ++i) {
       const float both[] = {value(high_first ? i >> 4 : i & 15), value(high_first ? i & 15 : i >> 4)};
@@ -174,6 +177,10 @@ struct DequantizeBody {
           V x;
           if (sixteen) {
             x = matrix->is_signed() ? widened<int16_t>(from) : widened<uint16_t>(from, flip);
+          } else if (!four && (Parts & kByteTables) && matrix->table) {
+            float lanes[kLanes];
+            for (int lane = 0; lane < kLanes; ++lane) lanes[lane] = matrix->table[from[lane]];
+            x = V::load(lanes);
           } else if (!four) {
             x = matrix->is_signed() ? widened<int8_t>(from) : widened<uint8_t>(from, flip);
           } else if constexpr (bool(Parts & kTables)) {

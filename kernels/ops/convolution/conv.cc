@@ -18,7 +18,8 @@ struct ConvFeatures {
                                 (MB_CONV_ZERO_POINTS ? kZeroPoints : 0) | (MB_CONV_COLUMN_SCALES ? kColumnScales : 0) |
                                 (MB_CONV_EIGHT_BITS ? kEightBits : 0) | (MB_CONV_OFFSETS ? kOffsets : 0) |
                                 (MB_CONV_DEQUANTIZE_TRANSPOSED ? kSkips : 0) | (MB_CONV_COLUMN_BLOCKS ? kBlocks : 0) |
-                                (MB_CONV_EXCHANGED ? kChannels : 0) | (MB_CONV_SIXTEEN_BITS ? kSixteenBits : 0);
+                                (MB_CONV_EXCHANGED ? kChannels : 0) | (MB_CONV_SIXTEEN_BITS ? kSixteenBits : 0) |
+                                (MB_CONV_BYTE_TABLE ? kByteTables : 0);
 };
 template <class T>
 using Conv = PlaneConv<T, ConvFeatures>;

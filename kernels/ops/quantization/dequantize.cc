@@ -11,10 +11,11 @@ constexpr int kParts = (MB_DEQUANTIZE_PACKED ? kFetches : 0) | (MB_DEQUANTIZE_FO
                        (MB_DEQUANTIZE_TABLE ? kTables : 0) | (MB_DEQUANTIZE_ZERO_POINTS ? kZeroPoints : 0) |
                        (MB_DEQUANTIZE_COLUMN_SCALES ? kColumnScales : 0) | (MB_DEQUANTIZE_EIGHT_BITS ? kEightBits : 0) |
                        (MB_DEQUANTIZE_OFFSETS ? kOffsets : 0) | (MB_DEQUANTIZE_COLUMN_BLOCKS ? kBlocks : 0) |
-                       (MB_DEQUANTIZE_TRANSPOSED ? kTransposes : 0) | (MB_DEQUANTIZE_SIXTEEN_BITS ? kSixteenBits : 0);
+                       (MB_DEQUANTIZE_TRANSPOSED ? kTransposes : 0) | (MB_DEQUANTIZE_SIXTEEN_BITS ? kSixteenBits : 0) |
+                       (MB_DEQUANTIZE_BYTE_TABLE ? kByteTables : 0);
 using Matrix = QuantizedMatrix<kParts>;
 
-// y: [rows...,columns]  q: bytes of codes  scale: one a block  zero_point: beside scale  table: [16]
+// y: [rows...,columns]  q: bytes of codes  scale: one a block  zero_point: beside scale  table: [16], or [256] of bytes
 template <class T>
 Status dequantize(const Call& call) {
   const Tensor& y = call[0];

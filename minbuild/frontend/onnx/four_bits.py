@@ -78,7 +78,7 @@ def _rewritten(
         if dequantizes and node.inputs[0] in four_bit:
             weights = four_bit[node.inputs[0]]
             point = four_bit.get(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
-            found = _format(node, weights)
+            found = matrix_of(node, weights.shape)
             if found is None:
                 problem = "its blocks are not along one of the last two axes of a matrix"
             elif len(node.inputs) > 2 and node.inputs[2] and point is None:
@@ -118,22 +118,24 @@ def _quantizer(node: Node, point: FourBits, arrays: dict[str, np.ndarray]) -> tu
     return names[0], (quantize, clip)
 
 
-def _format(node: Node, weights: FourBits) -> dict[str, int] | None:
-    """Rows and columns of the matrix, and of a block that shares a scale, if there are blocks."""
-    shape = weights.shape
+def matrix_of(node: Node, shape: tuple[int, ...]) -> dict[str, int] | None:
+    """Rows and columns of the matrix that weights of `shape` are for the DequantizeLinear `node`, and of a block that
+    shares a scale; None where the blocks do not fit the kernels."""
     axis = int(node.attributes.get("axis", 1))
     axis = axis % len(shape) if len(shape) > 1 else 0
     block = int(node.attributes.get("block_size", 0))
-    if not block:
+    if not block:  # of a size that lowering finds out from the scale
         split = axis if 0 < axis < len(shape) else min(1, len(shape) - 1)
-        return {"rows": prod(shape[:split]), "columns": prod(shape[split:]), "axis": axis}
+        rows, columns = prod(shape[:split]), prod(shape[split:])
+        blocks = (1, columns if split else 1) if axis == 0 else (rows, prod(shape[axis + 1 :]))
+        return {"rows": rows, "columns": columns, "row_block": blocks[0], "column_block": blocks[1]}
     if axis == len(shape) - 1:
         found = {"rows": prod(shape[:-1]), "columns": shape[-1], "row_block": 1, "column_block": block}
     elif axis == len(shape) - 2 and (prod(shape[:axis]) == 1 or shape[axis] % block == 0):
         found = {"rows": prod(shape[:-1]), "columns": shape[-1], "row_block": block, "column_block": 1}
     else:
         return None
-    return {**found, "axis": axis}
+    return found
 
 
 def _dequantize(
@@ -145,29 +147,17 @@ def _dequantize(
 ) -> Node:
     numbers = np.zeros(1, np.uint8) if point is None else point.numbers
     same = np.unique(numbers).size == 1
-    rows, columns, axis = found["rows"], found["columns"], found["axis"]
     inputs = [node.inputs[0], node.inputs[1]]
     arrays[node.inputs[0]] = weights.data
     if not same:
         arrays[node.inputs[2]] = numbers
         inputs.append(node.inputs[2])
-    blocks = {name: found[name] for name in ("row_block", "column_block") if name in found}
-    if not blocks:  # of a size that lowering finds out from the scale
-        inner = prod(weights.shape[axis + 1 :])
-        along = (
-            {"row_block": 1, "column_block": columns}
-            if axis == 0
-            else {"row_block": rows, "column_block": inner}
-        )
-        blocks = along if len(weights.shape) > 1 else {"row_block": 1, "column_block": 1}
     signed = int(weights.signed)
     zero = int(numbers[0])
     attributes = {
         "bits": 4,
-        "rows": rows,
-        "columns": columns,
-        "stride": columns,
-        **blocks,
+        **found,
+        "stride": found["columns"],
         "signed": signed,
         "high_first": 0,
         "zero": zero if same else 0,

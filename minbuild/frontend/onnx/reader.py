@@ -16,6 +16,7 @@ from minbuild.errors import BadInput, Unsupported
 from minbuild.escape import printable
 from minbuild.frontend.onnx.block_gathers import with_plain_gathers
 from minbuild.frontend.onnx.embedding_bags import with_plain_bags
+from minbuild.frontend.onnx.float8 import FLOAT8, with_float8
 from minbuild.frontend.onnx.four_bits import FOUR_BITS, with_four_bits
 from minbuild.frontend.onnx.local_functions import inline_functions
 from minbuild.frontend.onnx.optional_elimination import without_optionals
@@ -117,11 +118,13 @@ class _Reader:
             self.damage.append("an output of the graph has no name")
         self.check_order(nodes, outputs, {*stored, *(i.name for i in self.proto.input)})
         halves = {n: t for n, t in stored.items() if n in read and t.data_type in FOUR_BITS}
+        eights = {n: t for n, t in stored.items() if n in read and t.data_type in FLOAT8}
         initializers = {
             name: self.tensors.read(t, f"initializer '{name}'")
             for name, t in stored.items()
-            if name in read and name not in halves
+            if name in read and name not in halves and name not in eights
         }
+        float8 = {name: self.tensors.float8(t, f"initializer '{name}'") for name, t in eights.items()}
         four_bits = {name: self.tensors.four_bits(t, f"initializer '{name}'") for name, t in halves.items()}
         self.raise_findings()
         graph = Graph(
@@ -134,6 +137,7 @@ class _Reader:
         )
         findings: list[str] = []
         graph = with_four_bits(*with_plain_gathers(graph, four_bits), findings)
+        graph = with_float8(graph, float8, findings)
         self.missing += [f"{self.file}: {finding}." for finding in findings]
         self.raise_findings()
         return without_sequences(without_optionals(with_plain_bags(graph)))

@@ -9,9 +9,14 @@ import numpy as np
 from onnx import SparseTensorProto, TensorProto, numpy_helper
 
 from minbuild.frontend.files import map_array
+from minbuild.frontend.onnx.float8 import FLOAT8, Float8
 from minbuild.frontend.onnx.four_bits import FourBits
 from minbuild.ir import ElementType
 
+_FLOAT8_CURE = (
+    "Weights in it are read as initializers, behind DequantizeLinear or a Cast to float; convert others to "
+    "float."
+)
 _MOST_DENSE = 1 << 30  # bytes of a sparse initializer in dense form: far more than its file has
 
 
@@ -29,7 +34,8 @@ class TensorReader:
         if number in TensorProto.DataType.values() and number != TensorProto.UNDEFINED:
             name = TensorProto.DataType.Name(number).lower()
             self.missing.append(
-                f"{self.file}: {label} has element type {name}, which is not supported. Convert it."
+                f"{self.file}: {label} has element type {name}, which is not supported. "
+                f"{_FLOAT8_CURE if number in FLOAT8 else 'Convert it.'}"
             )
         else:
             self.damage.append(f"{label} has the unknown element type {number}")
@@ -102,6 +108,13 @@ class TensorReader:
             self.damage.append(f"{label} is stored at {entries}, which is not a place beside the model")
             return np.empty(0, dtype)
         return map_array(target, dtype, shape, offset, f"{label} of {self.file}")
+
+    def float8(self, proto: TensorProto, label: str) -> Float8:
+        """A tensor of eight-bit real numbers, as the bytes that hold them."""
+        kind, bytes_of = int(proto.data_type), TensorProto()
+        bytes_of.CopyFrom(proto)
+        bytes_of.data_type = TensorProto.UINT8
+        return Float8(self.read(bytes_of, label), kind)
 
     def four_bits(self, proto: TensorProto, label: str) -> FourBits:
         """A tensor of four-bit numbers, as the bytes that hold two of them each."""

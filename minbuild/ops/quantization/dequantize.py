@@ -40,6 +40,7 @@ FORMAT_FEATURES = {
     "sixteen_bits": "weights in sixteen bits",
     "offsets": "weights in 8 or 16 bits that are unsigned or have a zero point",
     "table": "four-bit weights that number the values of a table",
+    "byte_table": "eight-bit weights that number the values of a table, such as those in float8",
     "zero_points": "a zero point for each block",
     "column_scales": "a scale for each column",
     "column_blocks": "a scale for some columns of a row",
@@ -111,6 +112,11 @@ class Format:
         return asdict(self)
 
     @property
+    def with_one_scale(self) -> Format:
+        """The format where one scale is for all blocks."""
+        return replace(self, row_block=max(self.rows, self.row_block), column_block=self.columns)
+
+    @property
     def flip(self) -> int:
         """The bits that make a signed code a number from zero on."""
         return 1 << self.bits - 1 if self.signed else 0
@@ -128,7 +134,8 @@ class Format:
             "eight_bits": self.bits == 8,
             "sixteen_bits": self.bits == 16,
             "offsets": self.bits >= 8 and (zeros or not self.signed or self.zero != 0),
-            "table": table,
+            "table": table and self.bits == 4,
+            "byte_table": table and self.bits == 8,
             "zero_points": zeros,
             "column_scales": self.column_block == 1,
             "column_blocks": 1 < self.column_block < self.columns,
@@ -191,9 +198,7 @@ def _bytes(ctx: OpContext, i: int, name: str) -> str:
 def format_at(ctx: OpContext) -> Format:
     """The format of an application of Dequantize. One scale is for all blocks, whatever attributes say."""
     layout = Format.of(ctx.attributes)
-    if ctx.shape(1) in ((), (1,)):
-        return replace(layout, row_block=max(layout.rows, layout.row_block), column_block=layout.columns)
-    return layout
+    return layout.with_one_scale if ctx.shape(1) in ((), (1,)) else layout
 
 
 def _infer(ctx: OpContext) -> Sequence[TensorType]:
@@ -224,7 +229,10 @@ def _reference(
     zero: np.ndarray | None = None,
     table: np.ndarray | None = None,
 ) -> np.ndarray:
-    values = Format.of(attributes).values(codes, scale, zero, table)
+    layout = Format.of(attributes)
+    if scale.size == 1:
+        layout = layout.with_one_scale
+    values = layout.values(codes, scale, zero, table)
     return values.reshape(attributes["shape"])
 
 
@@ -266,6 +274,10 @@ def formats(
                 yield f"{bits} bits, {name}, zero points", layout, (codes, scale, zeros, None)
             if bits == 4 and index in (0, 3):
                 table = random.standard_normal(16).astype(np.float32)
+                layout = replace(layout, signed=0, zero=0)
+                yield f"{bits} bits, {name}, table", layout, (codes, scale, None, table)
+            if bits == 8 and index in (0, 1, 2):
+                table = random.standard_normal(256).astype(np.float32)
                 layout = replace(layout, signed=0, zero=0)
                 yield f"{bits} bits, {name}, table", layout, (codes, scale, None, table)
 

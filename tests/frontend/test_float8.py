@@ -1,0 +1,140 @@
+"""Weights in float8: they stay in a byte each, and train as the same numbers in float do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+import trainers
+from beside_interpreter import farthest
+from onnx import TensorProto, helper, numpy_helper
+from planned_models import compiled
+
+from minbuild.authoring import Recipe, Source, artifacts_of
+from minbuild.errors import Unsupported
+from minbuild.frontend.onnx.reader import read_model
+from minbuild.ir import TrainingArtifacts
+from minbuild.ops import registry
+from minbuild.planning.kernel_selection import contents_of
+from minbuild.training.library import TRAIN, Session
+
+TYPES = {
+    "e4m3fn": (TensorProto.FLOAT8E4M3FN, ml_dtypes.float8_e4m3fn),
+    "e4m3fnuz": (TensorProto.FLOAT8E4M3FNUZ, ml_dtypes.float8_e4m3fnuz),
+    "e5m2": (TensorProto.FLOAT8E5M2, ml_dtypes.float8_e5m2),
+    "e5m2fnuz": (TensorProto.FLOAT8E5M2FNUZ, ml_dtypes.float8_e5m2fnuz),
+}
+BATCH, IDS, CLASSES, WIDTH = 3, 11, 5, 36
+# Layers by the shape of their weights, the axis of their scales, and the nodes that turn `x` into `y`.
+LAYERS = {
+    "product": ((WIDTH, 40), None, "y = MatMul (x, w)"),
+    "product, a scale a column": ((WIDTH, 40), 1, "y = MatMul (x, w)"),
+    "turned product, a scale a row": ((40, WIDTH), 0, "y = Gemm <transB = 1> (x, w)"),
+    "blocks": ((WIDTH, 40), (0, 12), "y = MatMul (x, w)"),
+    "convolution": (
+        (4, 1, 3, 3),
+        0,
+        "i = Reshape (x, image) c = Conv <pads = [1,1,1,1]> (i, w) y = Flatten (c)",
+    ),
+    "embedding": ((IDS, WIDTH), 0, "y = Gather (w, ids)"),
+    "cast": ((WIDTH, 40), "cast", "y = MatMul (x, w)"),
+}
+random = np.random.default_rng(5)
+X = random.standard_normal((BATCH, WIDTH)).astype(np.float32)
+BATCHES = [(X, random.integers(0, IDS, BATCH), random.standard_normal((BATCH, CLASSES)).astype(np.float32))]
+
+
+def float8(name: str, array: np.ndarray, kind: str) -> onnx.TensorProto:
+    number, dtype = TYPES[kind]
+    return helper.make_tensor(name, number, array.shape, array.astype(dtype).tobytes(), raw=True)
+
+
+def model_of(layer: str, kind: str, packed: bool, body: str = "") -> Source:
+    """A frozen layer with weights of `kind`, or with the same numbers in float, and one that trains behind it."""
+    shape, axis, nodes = LAYERS[layer]
+    numbers = np.random.default_rng(3)
+    weights = (numbers.standard_normal(shape) * 3).astype(TYPES[kind][1])
+    attributes, scales = "", np.float32(0.125)
+    if isinstance(axis, tuple):
+        scales = np.exp2(numbers.integers(-4, 2, (shape[0] // axis[1], shape[1]))).astype(np.float32) * 1.1
+        attributes = f"<axis = {axis[0]}, block_size = {axis[1]}>"
+        spread = np.repeat(scales, axis[1], 0)
+    elif isinstance(axis, int):
+        scales = numbers.uniform(0.1, 1, shape[axis]).astype(np.float32)
+        attributes = f"<axis = {axis}>"
+        spread = scales.reshape([-1 if a == axis else 1 for a in range(len(shape))])
+    else:
+        spread = scales if axis is None else np.float32(1)
+    read = "w = Cast <to = 1> (q)" if axis == "cast" else f"w = DequantizeLinear {attributes} (q, s, z)"
+    text = f"""m (float[{BATCH},{WIDTH}] x, int64[{BATCH}] ids) => (float[{BATCH},{CLASSES}] out) {{
+        {body or (read if packed else "w = Identity (wide)")}
+        {nodes} t = Tanh (y) out = MatMul (t, v)
+    }}"""
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    wide = weights.astype(np.float32) * spread
+    columns = {"convolution": 4 * WIDTH, "embedding": WIDTH}.get(layer, 40)
+    v = numbers.standard_normal((columns, CLASSES)).astype(np.float32)
+    arrays = {"s": np.asarray(scales), "wide": wide, "v": v, "image": np.array([BATCH, 1, 6, 6])}
+    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
+    model.graph.initializer.append(float8("q", weights, kind))
+    model.graph.initializer.append(float8("z", np.zeros(np.shape(scales)), kind))
+    return Source(read_model(model, Path("model.onnx")), 21, Path("model.onnx"))
+
+
+def artifacts(model: Source) -> TrainingArtifacts:
+    return artifacts_of(model, Recipe("mse", optimizer="sgd", train=("v",), input_gradients=()), registry())
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_trainers_compute_what_their_graphs_say(kind, tmp_path):
+    made = {layer: artifacts(model_of(layer, kind, packed=True)) for layer in LAYERS}
+    assert max(farthest(made, dict.fromkeys(made, BATCHES), tmp_path).values()) < 1e-6
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_bits_are_those_of_the_same_numbers_in_float_and_constants_are_bytes(layer, tmp_path):
+    found, sizes = [], []
+    for packed in (True, False):
+        model = compiled(artifacts(model_of(layer, "e4m3fn", packed)), registry())
+        folder = tmp_path / str(packed)
+        folder.mkdir()
+        library = trainers.library_of(contents_of([model]), registry(), folder)
+        session = Session(library, model.plan_bytes, model.checkpoint, [])
+        found.append([*session.run(TRAIN, BATCHES[0]), session.gradient("v")])
+        sizes.append(len(model.plan.constants))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+    shape, _, _ = LAYERS[layer]
+    scales = 4 * int(np.prod(shape)) // 12 if layer == "blocks" else 4 * max(shape)
+    assert sizes[0] <= int(np.prod(shape)) + 4 * 256 + scales + 128
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    "body, reason",
+    [
+        (
+            "a = QuantizeLinear (x, s, z) w = DequantizeLinear (q, s, z)",
+            "QuantizeLinear.* quantises to float8e4m3fn",
+        ),
+        (
+            "a = QuantizeLinear <output_dtype = 17> (x, s) w = DequantizeLinear (q, s, z)",
+            "quantises to float8e4m3fn",
+        ),
+        ("a = Cast <to = 19> (x) w = DequantizeLinear (q, s, z)", "Cast.* quantises to float8e5m2"),
+        (
+            "a = Transpose (q) w = DequantizeLinear (q, s, z)",
+            "Transpose.* reads 'q', which is in float8e4m3fn",
+        ),
+        ("f = Cast <to = 10> (s) w = DequantizeLinear (q, f, z)", "scales that are no constants in float"),
+    ],
+)
+def test_other_uses_are_refused_with_the_node_and_a_cure(body, reason):
+    with pytest.raises(Unsupported, match=reason) as caught:
+        model_of("product", "e4m3fn", packed=True, body=body)
+    assert "Convert them to float" in str(caught.value) or "activation_type=QuantType.QInt8" in str(
+        caught.value
+    )
