@@ -94,7 +94,8 @@ def call_scatter(
 
 def scatter_gradient(take: str, put: str) -> Callable[[GradientBuilder], Results]:
     """Of `y = put(x, indices, updates)`: each element of y is one of x or updates, their sum, product, least or
-    largest. `take` reads where `put` writes. Products must not contain zeros."""
+    largest, whose gradient is divided among all that are equal to it. `take` reads where `put` writes. Products must
+    not contain zeros."""
 
     def gradient(b: GradientBuilder) -> Results:
         reduction, (x, indices, updates), dy, y = scatter_reduction_of(b.ctx), b.x, b.dy[0], b.y[0]
@@ -107,10 +108,6 @@ def scatter_gradient(take: str, put: str) -> Callable[[GradientBuilder], Results
         def filled(like: Value, number: int) -> Value:
             return b.add("ConstantOfShape", like.shape(), value=np.full(1, number, element.dtype))
 
-        def where_equal(gradient: Value, left: Value, right: Value) -> Value:
-            same = left.equal(right).cast(element)
-            return gradient * same
-
         if reduction is ScatterReduction.none:
             return (b.add(put, dy, indices, filled(updates, 0), **attributes), None, taken(dy))
         if reduction is ScatterReduction.add:
@@ -119,7 +116,9 @@ def scatter_gradient(take: str, put: str) -> Callable[[GradientBuilder], Results
             factors = b.add(put, filled(x, 1), indices, updates, reduction="mul", **attributes)
             shares = taken(dy * y) / updates
             return (dy * factors, None, shares)
-        return (where_equal(dy, x, y), None, where_equal(taken(dy), updates, taken(y)))
+        kept, put_there = x.equal(y).cast(element), updates.equal(taken(y)).cast(element)
+        share = dy / b.add(put, kept, indices, put_there, reduction="add", **attributes)
+        return (share * kept, None, taken(share) * put_there)
 
     return gradient
 
