@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
@@ -61,7 +62,15 @@ def quantized(
         scales, attributes = (shape[0], shape[1] // 16), {"axis": 1, "block_size": 16}
     scale = random.uniform(0.5, 1, scales).astype(np.float32) / (high - low) / 4
     zero = random.integers(low, high, scales) if "zeros" in kind else np.full(scales, (low + high) // 2)
-    if bits > 4:
+    if "float8" in kind:
+        numbers = {"q": random.standard_normal(shape) * 60, "zero": np.zeros(scales)}
+        stored = [
+            helper.make_tensor(
+                f"{name}.{n}", TensorProto.FLOAT8E4M3FN, a.shape, _float8(a).tobytes(), raw=True
+            )
+            for n, a in numbers.items()
+        ]
+    elif bits > 4:
         stored = [tensor(f"{name}.q", codes.astype(dtype)), tensor(f"{name}.zero", zero.astype(dtype))]
     else:
         element = TensorProto.UINT4 if unsigned else TensorProto.INT4
@@ -70,6 +79,10 @@ def quantized(
             for n, a in (("q", codes), ("zero", np.asarray(zero)))
         ]
     return [*stored, tensor(f"{name}.scale", scale)], attributes
+
+
+def _float8(array: np.ndarray) -> np.ndarray:
+    return array.astype(ml_dtypes.float8_e4m3fn)
 
 
 def dense(folder: Path, kind: str, sizes: tuple[int, ...]) -> Path:
@@ -237,6 +250,9 @@ MODELS: Models = {
     "int4 convolutions": (lambda f: pooled(f, "int4 rows"), training("shift")),
     "packed convolution": (lambda f: large_images(f, "int8 rows"), training("shift")),
     "embedding": (lambda f: embedding(f, "int8 rows"), training("head")),
+    "float8": (lambda f: dense(f, "float8 rows", SMALL), LORA),
+    "float8 packed products": (lambda f: dense(f, "float8 columns", LARGE), LORA),
+    "float8 convolutions": (lambda f: images(f, "float8 rows"), training("shift")),
     "int16": (lambda f: dense(f, "int16 rows", SMALL), LORA),
     "uint16": (lambda f: dense(f, "uint16 columns zeros", SMALL), LORA),
     "int16 blocks": (lambda f: dense(f, "int16 blocks zeros", BLOCKED), LORA),
