@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from minbuild.authoring.integer_operators.channels_last import with_channels_first
 from minbuild.authoring.integer_operators.dynamic_lstm import write_lstm
 from minbuild.authoring.integer_operators.integer_products import IntegerProducts
 from minbuild.authoring.integer_operators.moves import is_move, write_move
@@ -13,6 +14,7 @@ from minbuild.ir import Graph, Node
 def with_float_operators(graph: Graph, opset: int) -> Graph:
     """The graph with float operators in place of those on quantised values. Nodes without such a form stay. `opset` is
     the version of ONNX's own operators in `graph`."""
+    graph = with_channels_first(graph, opset)
     values = QuantizedValues(graph, opset)
     products = IntegerProducts(values)
     _expect(graph, values)
