@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from minbuild.authoring.integer_operators.attention import write_attention
 from minbuild.authoring.integer_operators.channels_last import with_channels_first
 from minbuild.authoring.integer_operators.dynamic_lstm import write_lstm
 from minbuild.authoring.integer_operators.integer_products import IntegerProducts
@@ -21,7 +22,7 @@ def with_float_operators(graph: Graph, opset: int) -> Graph:
     changed = False
     for node in graph.nodes:
         if products.write(node) or any(
-            write(node, values) for write in (write_operator, write_move, write_lstm)
+            write(node, values) for write in (write_operator, write_move, write_lstm, write_attention)
         ):
             changed = True
         elif real := _float_value(node, values):
