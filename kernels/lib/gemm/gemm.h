@@ -5,6 +5,7 @@
 #ifndef MINBUILD_LIB_GEMM_GEMM_H_
 #define MINBUILD_LIB_GEMM_GEMM_H_
 
+#include "lib/gemm/dot_products.h"
 #include "lib/gemm/packer.h"
 #include "lib/types/bytes.h"
 #if MB_ONE_VARIANT
@@ -222,12 +223,20 @@ MB_INLINE void exchange(X& x, X& y) {
   y = was;
 }
 
+// True of products along K for which tiles do all the same: enough rows read a packed panel. Engines of WebAssembly take
+// long for the last additions of dot products.
+template <class T>
+MB_INLINE bool has_many_rows(const Gemm<T>& g) {
+  return MB_FAST_WASM && g.m >= 32 && g.n >= 8 && g.c_col == 1;
+}
+
 // True if the product is one of dot products. They need depth to pay for their last additions, and have one width only:
 // none where vectors are narrow, and where they are wider still it does not pay unless they would stay half empty.
 template <class T>
 MB_INLINE bool takes_dots(const Gemm<T>& g, int bytes) {
   const int lanes = int(unsigned(bytes) / sizeof(T));
   const bool along = g.a_col == 1 && g.b_row == 1;
+  if (has_many_rows(g)) return false;
   return !MB_ONE_VARIANT && along && (bytes > 16 || !MB_DISPATCHES) && (g.m == 1 || g.n == 1 || g.k >= 8 * lanes);
 }
 
@@ -239,6 +248,7 @@ MB_NOINLINE void multiply_strided(Gemm<T>& g) {
   const bool along = g.a_col == 1 && g.b_row == 1;
   const bool dots = takes_dots(g, bytes);
   bool swap = along ? g.m < g.n : g.n < g.m && g.n < lanes;
+  if (along && has_many_rows(g)) swap = false;
   if (dots) swap = (g.n < g.m) == (g.m >= 4 && g.n >= 4);
   if (swap) {
     exchange(g.m, g.n);

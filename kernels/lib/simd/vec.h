@@ -80,6 +80,13 @@
 #define MB_TIGHT_LOOPS 0
 #endif
 
+// The module with relaxed SIMD is for speed; those without run in every engine and take fewer bytes.
+#if defined(__wasm_relaxed_simd__) && !MB_ONE_VARIANT
+#define MB_FAST_WASM 1
+#else
+#define MB_FAST_WASM 0
+#endif
+
 #if defined(__GNUC__)                     // clang too
 #pragma GCC diagnostic ignored "-Wpsabi"  // wide vectors never cross a call: everything that takes one is inlined
 #endif
