@@ -1,4 +1,4 @@
-// Products of which both operands are contiguous along K, as dot products; gemm.h chooses them.
+// Dot products: a matrix product whose operands are both contiguous along K; gemm.h chooses it.
 #ifndef MINBUILD_LIB_GEMM_DOT_PRODUCTS_H_
 #define MINBUILD_LIB_GEMM_DOT_PRODUCTS_H_
 
