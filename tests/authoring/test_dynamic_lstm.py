@@ -152,9 +152,12 @@ def test_an_exported_model_quantises_in_every_step():
 
 
 UNUSUAL = {
-    "lengths": ("t w r b n - - - ws wz rs rz", {}),
-    "peepholes": ("t w r b - - - p ws wz rs rz", {}),
-    "activations": ("t w r b - - - - ws wz rs rz", {"activations": ["Sigmoid", "Relu", "Tanh"]}),
+    "parameters": (
+        "t w r b - - - - ws wz rs rz",
+        {"activations": ["Sigmoid", "LeakyRelu", "Tanh"], "activation_alpha": [0.3]},
+    ),
+    "activations": ("t w r b - - - - ws wz rs rz", {"activations": ["Sigmoid", "Affine", "Tanh"]}),
+    "layout": ("t w r b - - - - ws wz rs rz", {"layout": 1}),
     "computed weights": ("t v r b - - - - ws wz rs rz", {}),
 }
 
@@ -163,7 +166,6 @@ UNUSUAL = {
 def test_other_forms_are_refused_with_a_cure(name):
     reads, attributes = UNUSUAL[name]
     constants = weights("forward", channels=False)
-    constants |= {"n": np.full(BATCH, STEPS, np.int32), "p": np.ones((1, 3 * HIDDEN), np.float32)}
     nodes = [
         ("Transpose", "x", "t", {"perm": [1, 0, 2]}),
         ("Identity", "w", "v", {}),

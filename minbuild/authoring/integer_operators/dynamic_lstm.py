@@ -7,28 +7,29 @@ forget, cell.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
+from minbuild.authoring.integer_operators.lstm_step import Step
 from minbuild.authoring.integer_operators.values import Quantization, QuantizedValues
 from minbuild.frontend.onnx.quantization_pairs import DYNAMIC_FAKE_QUANT, MICROSOFT, MINBUILD
-from minbuild.ir import ElementType, Graph, Node, TensorType
+from minbuild.ir import ElementType, Graph, Node
 
 _SCAN_SINCE = 9  # the first opset whose Scan has no batch
+_RANGE_SINCE = 11
 _SPLIT_READS_SIZES = 13  # the first opset whose Split reads them
 _UNSQUEEZE_READS_AXES = 13
 # Inputs; from _SCALES on scale and zero point of W, then of R.
 _X, _W, _R, _BIAS, _LENGTHS, _HIDDEN, _CELLS, _PEEPHOLES, _SCALES = range(9)
 _DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
-_USUAL = ["Sigmoid", "Tanh", "Tanh"]
-_STATE = TensorType(ElementType.FLOAT, None)
+_USUAL = ["Sigmoid", "Tanh", "Tanh"]  # of gates, of candidates and of cells
+_ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "Tanh")
 
 
 def write_lstm(node: Node, values: QuantizedValues) -> bool:
-    """Writes the float form of a node into `values`; False, and nothing, for a node that has none: one with lengths of
-    sequences, peepholes, a limit or other activations, or whose weights are computed."""
+    """Writes the float form of a node into `values`; False, and nothing, for a node that has none: one whose weights
+    are computed, in the other layout, or with activations that have parameters of their own."""
     if node.title != f"{MICROSOFT}:DynamicQuantizeLSTM" or values.opset < _SCAN_SINCE:
         return False
     lstm = _Lstm(node, values)
@@ -51,16 +52,25 @@ class _Lstm:
         return str(self.node.attributes.get("direction", "forward"))
 
     @property
+    def activations(self) -> list[str]:
+        """Three operators for each direction."""
+        usual = _USUAL * _DIRECTIONS.get(self.direction, 0)
+        named = {a.lower(): a for a in _ACTIVATIONS}
+        return [named.get(str(a).lower(), str(a)) for a in self.node.attributes.get("activations", usual)]
+
+    @property
     def prefix(self) -> str:
         return next(filter(None, self.node.outputs))
 
     def is_usual(self) -> bool:
         """True if there is a float form."""
         attributes, count = self.node.attributes, _DIRECTIONS.get(self.direction, 0)
-        activations = [str(a) for a in attributes.get("activations", _USUAL * count)]
-        if self.input(_LENGTHS) or self.input(_PEEPHOLES) or activations != _USUAL * count:
+        activations = self.activations
+        if len(activations) != 3 * count or any(a not in _ACTIVATIONS for a in activations):
             return False
-        if any(attributes.get(n) for n in ("clip", "input_forget", "layout")):
+        if any(attributes.get(n) for n in ("activation_alpha", "activation_beta", "layout")):
+            return False
+        if self.input(_LENGTHS) and self.values.opset < _RANGE_SINCE:
             return False
         arrays = [self.values.array(self.input(i)) for i in (_W, _R, *range(_SCALES, _SCALES + 4))]
         if any(a is None for a in arrays):
@@ -90,27 +100,50 @@ class _Lstm:
             for k in (0, 1):  # of inputs, and of hidden states
                 sums = values.write("Add", (sums, self.bias(i, k)), f"{own}/sums {k}")
         before = [self.state(which, i, x) for which in (_HIDDEN, _CELLS)]
-        body = self.step(own, *self.weights(_R, i))
-        reverse = int(direction == "reverse")
-        results = f"{own}/states", f"{own}/last hidden", f"{own}/last cells"
+        lengths, reverse = self.input(_LENGTHS), int(direction == "reverse")
+        results = f"{own}/last hidden", f"{own}/last cells", f"{own}/states"
+        scans, made = [sums], list(results)
+        if lengths:
+            scans = [self.turned(sums, f"{own}/turned sums") if reverse else sums, self.running(x)]
+            before.append(before[0])
+            made = [
+                f"{own}/last read",
+                results[1],
+                results[0],
+                f"{results[2]} by step" if reverse else results[2],
+            ]
+        backward = int(reverse and not lengths)
         values.nodes.append(
             Node(
                 "Scan",
                 "",
                 values.opset,
                 name=f"{self.node.name or own}/{i}",
-                inputs=(*before, sums),
-                outputs=(*results[1:], results[0]),
+                inputs=(*before, *scans),
+                outputs=tuple(made),
                 attributes={
-                    "body": body,
-                    "num_scan_inputs": 1,
-                    "scan_input_directions": [reverse],
-                    "scan_output_directions": [reverse],
+                    "body": self.step(own, i),
+                    "num_scan_inputs": len(scans),
+                    "scan_input_directions": [backward] * len(scans),
+                    "scan_output_directions": [backward],
                 },
             )
         )
-        values.droppable |= set(results)
-        return results
+        values.droppable |= {*made, *results}
+        if lengths and reverse:
+            self.turned(made[-1], results[2])
+        return results[2], *results[:2]
+
+    def turned(self, x: str, output: str) -> str:
+        """`x` [steps, batch, ...] with each sequence, as long as it is, from its end to its start."""
+        return self.values.write("ReverseSequence", (x, self.lengths()), output, time_axis=0, batch_axis=1)
+
+    def lengths(self) -> str:
+        """The lengths of sequences, in int64."""
+        name = f"{self.prefix}/lengths"
+        if name not in self.values.droppable:
+            self.values.write("Cast", (self.input(_LENGTHS),), name, to=int(ElementType.INT64))
+        return name
 
     def weights(self, which: int, i: int) -> tuple[str, Quantization]:
         """W or R in direction `i`, [inputs, 4 * hidden], and how it is quantised."""
@@ -173,11 +206,39 @@ class _Lstm:
         axes = values.add(f"{self.prefix}/axis {axis}", np.array([axis]))
         return values.write("Unsqueeze", (x, axes), output)
 
-    def step(self, own: str, codes: str, by: Quantization) -> Graph:
-        """A time step: from hidden states, cells and products of inputs to both states, the former twice. R, `codes`
-        quantised `by` this, is dequantised inside, where a product reads it as it is stored."""
+    def running(self, x: str) -> str:
+        """For each step and sample of `x`, [steps, batch, 1], a truth value: false behind the end of a sequence."""
+        values, own = self.values, self.prefix
+        name = f"{own}/running"
+        if name not in values.droppable:
+            row, column = (
+                values.add(f"{own}/{n}", np.array(a))
+                for n, a in (("row", (1, -1, 1)), ("column", (-1, 1, 1)))
+            )
+            ends = values.write("Reshape", (self.lengths(), row), f"{own}/ends")
+            sizes = values.write("Shape", (x,), f"{own}/sizes of steps")
+            first, one = (values.add(f"{own}/whole {n}", np.array(n)) for n in (0, 1))
+            count = values.write("Gather", (sizes, first), f"{own}/steps", axis=0)
+            steps = values.write("Range", (first, count, one), f"{own}/step numbers")
+            steps = values.write("Reshape", (steps, column), f"{own}/step numbers by row")
+            values.write("Less", (steps, ends), name)
+        return name
+
+    def peepholes(self, own: str, i: int) -> tuple[str, ...]:
+        """Weights of the cells for the gates input, output and forget of direction `i`; none where there are none."""
+        if not self.input(_PEEPHOLES):
+            return ()
+        values = self.values
+        shape = values.add(f"{own}/peephole_shape", np.array((3, -1)))
+        rows = values.write("Reshape", (self.row(self.input(_PEEPHOLES), i), shape), f"{own}/peepholes")
+        return tuple(self.row(rows, k) for k in range(3))
+
+    def step(self, own: str, i: int) -> Graph:
+        """A time step of direction `i`: from hidden states, cells and products of inputs, and what samples are running,
+        to both states, the former twice. R is dequantised inside, where a product reads it as it is stored."""
+        codes, by = self.weights(_R, i)
         width = np.asarray(self.values.array(self.input(_R))).shape[1]
-        step = _Step(f"{own}/step", self.values.opset)
+        step = Step(f"{own}/step", self.values.opset)
         hidden, cells, sums = (step.name(n) for n in ("hidden", "cells", "inputs"))
         domain, along = self.values.form_of(by)
         weights = step.name("weights")
@@ -190,59 +251,54 @@ class _Lstm:
         else:
             sizes = self.values.add(f"{own}/widths", np.array([width] * 4))
             parts = step.split((gates, sizes), axis=-1)
-        enter, leave, keep = (step.write("Sigmoid", (p,), f"{i} open") for i, p in enumerate(parts[:3]))
-        new = step.write("Mul", (enter, step.write("Tanh", parts[3:], "candidate")), "new")
+        result, cell = self.states(step, parts, cells, i)
+        stacked = step.name("states")
+        if not self.input(_LENGTHS):
+            step.add("Identity", (result,), (stacked,))
+            return step.graph((hidden, cells, sums), (result, cell, stacked), self.values.graph.source)
+        # Hidden states behind the end of a sequence are zeros for the next step, which quantises all samples by one
+        # scale; the last ones of each sequence are a state of their own.
+        last, running = step.name("last"), step.name("running")
+        zero = self.values.add(f"{self.prefix}/nothing", np.zeros((), np.float32))
+        step.add("Where", (running, result, zero), (stacked,))
+        read = step.write("Identity", (stacked,), "states for the next step")
+        cell = step.write("Where", (running, cell, cells), "cells or those before")
+        result = step.write("Where", (running, result, last), "hidden or those before")
+        inputs = hidden, cells, last, sums, running
+        return step.graph(inputs, (read, cell, result, stacked), self.values.graph.source)
+
+    def states(self, step: Step, parts: tuple[str, ...], cells: str, i: int) -> tuple[str, str]:
+        """Hidden states and cells behind a step from the sums of its four gates."""
+        gate, candidate, squash = self.activations[3 * i : 3 * i + 3]
+        peepholes = self.peepholes(f"{self.prefix}/{i}", i)
+
+        def opened(k: int, name: str, read: str) -> str:
+            """The gate `k`, which sees the cells `read` through its peephole."""
+            x = parts[k]
+            if peepholes:
+                x = step.write(
+                    "Add", (x, step.write("Mul", (peepholes[k], read), f"{name} sight")), f"{name} sum"
+                )
+            return step.write(gate, (self.limited(step, x, name),), f"{name} open")
+
+        enter = opened(0, "input", cells)
+        if self.node.attributes.get("input_forget", 0):
+            one = self.values.add(f"{self.prefix}/one", np.ones((), np.float32))
+            keep = step.write("Sub", (one, enter), "forget open")
+        else:
+            keep = opened(2, "forget", cells)
+        proposed = step.write(candidate, (self.limited(step, parts[3], "cell"),), "candidate")
+        new = step.write("Mul", (enter, proposed), "new")
         cell = step.write("Add", (step.write("Mul", (keep, cells), "kept"), new), "cells behind it")
-        result = step.write("Mul", (leave, step.write("Tanh", (cell,), "squashed")), "hidden behind it")
-        stacked = step.write("Identity", (result,), "states")
-        return Graph(
-            source=self.values.graph.source,
-            nodes=tuple(step.nodes),
-            inputs=dict.fromkeys((hidden, cells, sums), _STATE),
-            sequences={},
-            outputs=(result, cell, stacked),
-            initializers={},
-        )
+        leave = opened(1, "output", cell)
+        return step.write("Mul", (leave, step.write(squash, (cell,), "squashed")), "hidden behind it"), cell
 
-
-@dataclass
-class _Step:
-    """The nodes of a time step being written; names of its values begin with `prefix`."""
-
-    prefix: str
-    opset: int
-    nodes: list[Node] = field(default_factory=list)
-
-    def name(self, what: str) -> str:
-        return f"{self.prefix}/{what}"
-
-    def write(self, kind: str, inputs: tuple[str, ...], output: str, domain: str = "") -> str:
-        """A node with one result."""
-        self.add(kind, inputs, (self.name(output),), domain=domain)
-        return self.name(output)
-
-    def split(self, inputs: tuple[str, ...], **attributes: Any) -> tuple[str, ...]:
-        """The four gates."""
-        parts = tuple(self.name(f"gate {n}") for n in ("input", "output", "forget", "cell"))
-        self.add("Split", inputs, parts, **attributes)
-        return parts
-
-    def add(
-        self,
-        kind: str,
-        inputs: tuple[str, ...],
-        outputs: tuple[str, ...],
-        domain: str = "",
-        **attributes: Any,
-    ) -> None:
-        self.nodes.append(
-            Node(
-                kind,
-                domain,
-                1 if domain else self.opset,
-                name=f"{outputs[0]}/{kind}",
-                inputs=inputs,
-                outputs=outputs,
-                attributes=attributes,
-            )
-        )
+    def limited(self, step: Step, x: str, name: str) -> str:
+        """The sum `x` of a gate within the limit of the layer."""
+        limit = float(self.node.attributes.get("clip", 0.0))
+        if not limit:
+            return x
+        ends = (("least", -limit), ("most", limit))
+        low, high = (self.values.add(f"{self.prefix}/{n}", np.array(v, np.float32)) for n, v in ends)
+        x = step.write("Max", (x, low), f"{name} at least")
+        return step.write("Min", (x, high), f"{name} within")

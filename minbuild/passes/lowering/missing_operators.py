@@ -10,7 +10,7 @@ _PAIRS = "Quantise again with quant_format=QuantFormat.QDQ, which trains"
 _FUSED = "Quantise the model as it was exported, before ONNX Runtime's optimizer for transformers fuses nodes into one"
 _LSTM = (
     "Quantise again with op_types_to_quantize=['MatMul', 'Gather'], which leaves LSTMs in float: one that is quantised "
-    "is taken where its weights are constants, without lengths of sequences, peepholes, a limit or other activations"
+    "is taken where its weights are constants, layout is 0, and activations have no parameters of their own"
 )
 _SEQUENCE = (
     "A sequence of tensors is taken where each of its tensors is known before the trainer is built: put them together "
