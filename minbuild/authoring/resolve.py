@@ -11,6 +11,7 @@ from minbuild.authoring.autodiff.gradient_operator import without_gradient_nodes
 from minbuild.authoring.bounded_loops import with_bounded_loops
 from minbuild.authoring.fixed_inputs import is_single_number, with_fixed_inputs, with_known_branches
 from minbuild.authoring.integer_operators.rewrite import with_float_operators
+from minbuild.authoring.loop_weights import with_weights_in_loops
 from minbuild.authoring.lora import with_adapters
 from minbuild.authoring.loss_graph import with_loss
 from minbuild.authoring.masked_selection import with_fixed_selections
@@ -122,7 +123,7 @@ def _plain(model: Source, operators: Registry, keeps_merged: bool) -> tuple[Sour
     model, unfolded = with_unfolded_constants(model)
     taken = without_optionals(with_known_branches(model.graph, operators))
     scalars = model.metadata.parameters
-    taken = with_lifted_constants(taken)
+    taken = with_lifted_constants(with_weights_in_loops(taken))
     if not (keeps_merged or scalars):  # whose exporter says what it merged
         taken, told = with_merged_parameters_apart(taken)
         unfolded = (*unfolded, *told)
