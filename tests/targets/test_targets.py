@@ -49,6 +49,8 @@ MATRIX = [(case, target) for case in (*CASES, *QUANTIZED) for target in EMULATED
 MATRIX += [("recurrent", target) for target in RECURRENT]
 # "rows" has normalizations of several rows at once.
 MATRIX += [("rows", target) for target in ("arm-linux-musleabihf", "aarch64-linux-musl", "wasm32")]
+# "pools" has windows of all kinds, of which some modules take four at once.
+MATRIX += [("pools", target) for target in ("wasm32", "wasm32-relaxed-simd")]
 # "threads" is that with threads, where libraries make them by system calls, and by Windows, and where they are workers.
 THREADED = ("aarch64-linux-musl", "riscv64-linux-musl", "x86_64-windows", "wasm32-threads")
 MATRIX += [("threads", target) for target in THREADED]
@@ -75,6 +77,11 @@ def model_of(case: str) -> CompiledModel:
             model = compile_model(packed_artifacts(Path(name), case), {}, {}, (), lambda line: None)
         together = {"gelu.long", "layer_normalization.together", "softmax.together"}
         assert set(model.plan.features) >= together and model.plan.symbols
+        return model
+    if case == "pools":
+        with tempfile.TemporaryDirectory() as name:
+            model = compile_model(packed_artifacts(Path(name), case), {}, {}, (), lambda line: None)
+        assert {k.function for k in model.plan.kernels} >= {"max_pool", "max_pool_grad"}
         return model
     if case in ("packed", "threads"):
         threads = "3" if case == "threads" else "off"

@@ -30,6 +30,32 @@ MB_INLINE Bits mask_if(bool yes) {
   return static_cast<Bits>(mask);
 }
 
+#if MB_FAST_WASM
+// Four neighbouring windows and one tap of each, `stride` apart from `row` on, whose number is `tap`: as the loop of
+// pool_planes over single ones. Bytes of marks become lanes and back.
+template <class T>
+MB_INLINE void pool_four(T* row, unsigned stride, T* to, uint8_t* mark, unsigned tap, bool backward) {
+  using V = Vec<T, 4>;
+  using Bits = typename V::Bits;
+  typedef uint8_t Marks __attribute__((vector_size(4)));
+  V each;
+  unroll<4>([&](auto i) MB_LAMBDA { each.v[int(i)] = row[i * stride]; });
+  const V best = V::load(to);
+  Marks marks;
+  __builtin_memcpy(&marks, mark, sizeof marks);
+  Bits old = __builtin_convertvector(marks, typename Bits::Raw);
+  if (backward) {
+    each = each + bits_as<T>(bits_as<int32_t>(best) & (old == Bits(int32_t(tap))));
+    unroll<4>([&](auto i) MB_LAMBDA { row[i * stride] = each.v[int(i)]; });
+  } else {
+    old = select(each > best, Bits(int32_t(tap)), old);
+    marks = __builtin_convertvector(old.v, Marks);
+    __builtin_memcpy(mark, &marks, sizeof marks);
+    max(each, best).store(to);
+  }
+}
+#endif
+
 // Nothing was found in so many windows.
 template <class T, class I>
 MB_INLINE void start_windows(T* y, I* marks, int count) {
@@ -77,6 +103,15 @@ MB_INLINE Status pool_planes(const Call& call, const Tensor& x, const Tensor& y,
         if (kMovesRow) row += int(in_w);
         for (int k = 0; k < size[3]; ++k, in_w += w.stride, row += kMovesRow ? int(w.stride) : 0) {
           if (in_w >= unsigned(from[3])) continue;
+#if MB_FAST_WASM
+          if constexpr (sizeof(T) == 4 && sizeof(I) == 1) {
+            if (k + 4 <= size[3] && w.stride < 1 << 12 && in_w + 3 * w.stride < unsigned(from[3])) {
+              pool_four(row, w.stride, to + k, mark + k, tap, backward);
+              k += 3, in_w += 3 * w.stride, row += 3 * w.stride;
+              continue;
+            }
+          }
+#endif
           T& each = row[kMovesRow ? 0 : in_w];
           I here = static_cast<I>(sizeof(I) == 1 ? tap : &each - x.as<T>());
           if (backward) {
