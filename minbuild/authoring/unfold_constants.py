@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.authoring.recipe import Source
+from minbuild.authoring.repeated_constants import repeated_part
 from minbuild.frontend.onnx.subgraphs import names_read
 from minbuild.ir import Node
 from minbuild.options.did_you_mean import listed
@@ -88,6 +89,7 @@ class _Unfolding:
     model: Source
     made: list[str] = field(default_factory=list)  # parameters there are again
     lengths: list[str] = field(default_factory=list)  # those whose scale the file does not tell
+    tables: list[str] = field(default_factory=list)  # those of whose rows the file has the ones that are read
 
     def __post_init__(self) -> None:
         graph, metadata = self.model.graph, self.model.metadata
@@ -115,6 +117,8 @@ class _Unfolding:
                 "tell; they begin as the weights, and train as with dim=0, torch's default. Export with "
                 "optimize=False to keep them, and another dim."
             )
+        if self.tables:
+            note += f" {listed(self.tables)}: the rows that the model reads, which train as in the module."
         return replace(self.model, graph=graph, metadata=metadata), (note,)
 
     def add(self, name: str, array: np.ndarray) -> None:
@@ -206,6 +210,8 @@ class _Unfolding:
             return kept or self.of_number(name, constant, source, between)
         if source in self.taken:
             return False
+        if self.of_repeated(name, constant, source, between):
+            return True
         if functions is None:
             return not between and constant.ndim == 2 and self.transposed(name, constant, source)
         array = constant.astype(np.float64)
@@ -234,6 +240,27 @@ class _Unfolding:
         else:
             return False
         self.made.append(source)
+        return True
+
+    def of_repeated(self, name: str, constant: np.ndarray, source: str, between: Sequence[str]) -> bool:
+        """The constant from one that repeats, such as a class token for each sample, or from rows of a table."""
+        stems = {_stem(n) for n in between if not _CONSTANT.fullmatch(n)}
+        found = repeated_part(constant, _stem(name), stems, _LAYOUT)
+        if found is None:
+            return False
+        self.add(source, found.parameter)
+        if found.is_table:
+            self.tables.append(source)
+        value = source
+        for i, (op_type, second) in enumerate(found.steps):
+            result = name if i == len(found.steps) - 1 else f"{name}/{op_type}"
+            if op_type == "Transpose":
+                self.start.append(self.node(op_type, (value,), result, perm=second))
+            else:
+                array = {"value": np.array(second, np.int64)}
+                self.start.append(self.node("Constant", (), f"{name}/second", **array))
+                self.start.append(self.node(op_type, (value, f"{name}/second"), result))
+            value = result
         return True
 
     def of_number(self, name: str, constant: np.ndarray, source: str, between: Sequence[str]) -> bool:
