@@ -15,6 +15,7 @@ from minbuild.options.did_you_mean import listed
 
 _NORMALIZATION = "BatchNormalization"
 _GENERATED = re.compile(r"\d$|[:/]|const|scalar|_cast$", re.I)  # names that exporters make up, of constants
+_MAGNITUDE = "lora_magnitude_vector"
 _TRAINING_OUTPUTS = 5  # of BatchNormalization before opset 14, which has no attribute for its mode
 
 
@@ -28,6 +29,11 @@ def lint(graph: Graph, train: Sequence[str], metadata: ExporterMetadata, named: 
         yield (
             f"{listed(adapters[:2])}: low-rank adapters, and the weights beside them train, too. To train adapters "
             "only, add --train '*.lora_*'."
+        )
+    if magnitudes := [n for n in train if _MAGNITUDE in n]:
+        yield (
+            f"{listed(magnitudes[:2])}: magnitudes of DoRA. `peft` takes the norms that they are divided by as "
+            "constants in the backward pass, which no file tells: here gradients flow through them, too."
         )
     if still := [n for n in metadata.constants if n in usual]:
         yield (

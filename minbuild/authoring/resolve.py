@@ -10,6 +10,7 @@ from typing import TypeVar
 from minbuild.authoring.autodiff.gradient_operator import without_gradient_nodes
 from minbuild.authoring.bounded_loops import with_bounded_loops
 from minbuild.authoring.fixed_inputs import is_single_number, with_fixed_inputs, with_known_branches
+from minbuild.authoring.folded_choices import without_folded_choices
 from minbuild.authoring.integer_operators.rewrite import with_float_operators
 from minbuild.authoring.loop_weights import with_weights_in_loops
 from minbuild.authoring.lora import with_adapters
@@ -71,7 +72,10 @@ def resolve_recipe(
         sizes=recipe.sizes,
         changing=_changing(model, recipe),
     )
-    model, told = replace(model, graph=graph), (*told, *left_out)
+    model = replace(model, graph=graph)
+    recipe, folded, kept = without_folded_choices(model, recipe)
+    findings += folded
+    told = (*told, *left_out, *kept)
 
     def tried(action: Callable[[], _Names]) -> _Names | None:
         try:

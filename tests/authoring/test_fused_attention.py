@@ -8,6 +8,8 @@ from authored import differences, source, stepped, trainer_of, uniform
 
 from minbuild.authoring import Recipe
 from minbuild.errors import Unsupported
+from minbuild.ir import Node
+from minbuild.passes.lowering.missing_operators import no_operator
 from minbuild.reference.interpreter import ReferenceTrainer
 
 pytestmark = pytest.mark.unit
@@ -158,6 +160,19 @@ def test_refusals_give_a_cure(node: str, cure: str) -> None:
         q = MatMul(x, wq)  {node} }}"""
     with pytest.raises(Unsupported, match=cure):
         trainer_of(source(text, {"wq": WEIGHTS["wq"]}), Recipe(loss="mse"))
+
+
+@pytest.mark.parametrize(
+    ("domain", "op_type", "cure"),
+    [
+        ("com.microsoft.nchwc", "Conv", "ORT_ENABLE_EXTENDED"),
+        ("com.ms.internal.nhwc", "Conv", "ORT_ENABLE_EXTENDED"),
+        ("com.microsoft", "BiasSplitGelu", "Take the model as it was exported"),
+        ("own", "Conv", "--ops-dir"),
+    ],
+)
+def test_what_an_optimizer_wrote_is_named_as_such(domain: str, op_type: str, cure: str) -> None:
+    assert cure in no_operator(Node(op_type, domain, 1, name="n", inputs=("x",), outputs=("y",)))
 
 
 def test_a_skip_layer_without_a_mean_may_have_a_place_for_it() -> None:

@@ -6,6 +6,15 @@ from minbuild.ir import Node
 
 _MICROSOFT = "com.microsoft"
 _ANY = "Leave it out of the model, or define it with --ops-dir"
+_OPTIMIZED = (
+    "Take the model as it was exported, before an optimizer for ONNX Runtime fused nodes into this one, or define it "
+    "with --ops-dir"
+)
+_LAYOUTS = {"com.microsoft.nchwc", "com.ms.internal.nhwc"}
+_LAYOUT = (
+    "ONNX Runtime laid out images for one processor as it saved the model: take the model that was given to it, or "
+    "save it again with graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_EXTENDED"
+)
 _PAIRS = "Quantise again with quant_format=QuantFormat.QDQ, which trains"
 _FUSED = "Quantise the model as it was exported, before ONNX Runtime's optimizer for transformers fuses nodes into one"
 _LSTM = (
@@ -35,5 +44,7 @@ def no_operator(node: Node) -> str:
     )
     if node.domain == _MICROSOFT:
         quantised = node.op_type.startswith("QLinear") or node.op_type == "QGemm"
-        cure = _CURES.get(node.op_type, _PAIRS if quantised else _ANY)
+        cure = _CURES.get(node.op_type, _PAIRS if quantised else _OPTIMIZED)
+    if node.domain in _LAYOUTS:
+        cure = _LAYOUT
     return f"no such operator here. {cure}"
