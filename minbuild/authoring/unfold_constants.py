@@ -17,6 +17,7 @@ import numpy as np
 
 from minbuild.authoring.recipe import Source
 from minbuild.authoring.repeated_constants import repeated_part
+from minbuild.authoring.weight_norms import NormAxes, dims_note, norm_axes, weight_norm_pair
 from minbuild.frontend.onnx.subgraphs import names_read
 from minbuild.ir import Node
 from minbuild.options.did_you_mean import listed
@@ -57,10 +58,6 @@ _INSIDE_SOFTPLUS = re.compile(
     r"(beta|threshold|tmp|self_scaled|softplus)(_\d+)?(_cast)?"
 )  # with the default beta
 _NUMBERED = re.compile(r"_\d+$")
-_WEIGHT_NORM = (
-    ("weight_g", "weight_v"),
-    ("parametrizations.weight.original0", "parametrizations.weight.original1"),
-)
 # Names that modules give to the inputs of operators.
 _NORM = {1: "weight", 2: "bias"}
 _LEAVES = dict.fromkeys(
@@ -88,7 +85,7 @@ def with_unfolded_constants(model: Source) -> tuple[Source, tuple[str, ...]]:
 class _Unfolding:
     model: Source
     made: list[str] = field(default_factory=list)  # parameters there are again
-    lengths: list[str] = field(default_factory=list)  # those whose scale the file does not tell
+    lengths: list[tuple[str, NormAxes]] = field(default_factory=list)  # those whose scale is not in the file
     tables: list[str] = field(default_factory=list)  # those of whose rows the file has the ones that are read
 
     def __post_init__(self) -> None:
@@ -112,11 +109,7 @@ class _Unfolding:
         made = listed(dict.fromkeys(self.made))
         note = f"{made}: folded into constants by the exporter; here they are tensors of their own again."
         if self.lengths:
-            note += (
-                f" {listed(self.lengths)}: directions of normalised weights, whose lengths and dim the file does not "
-                "tell; they begin as the weights, and train as with dim=0, torch's default. Export with "
-                "optimize=False to keep them, and another dim."
-            )
+            note += f" {dims_note(self.lengths)}"
         if self.tables:
             note += f" {listed(self.tables)}: the rows that the model reads, which train as in the module."
         return replace(self.model, graph=graph, metadata=metadata), (note,)
@@ -301,30 +294,43 @@ class _Unfolding:
     def weight_norm(
         self, name: str, constant: np.ndarray, parameters: Sequence[str], between: Sequence[str]
     ) -> bool:
-        """g v / |v|, with one length for each index of axis 0, as torch.nn.utils.weight_norm makes it by default."""
-        pair = _weight_norm_pair(parameters)
-        stems = {_stem(n) for n in between if not _CONSTANT.fullmatch(n)}
+        """g v / |v|, as torch.nn.utils.weight_norm makes it."""
+        pair = weight_norm_pair(parameters)
+        functions = [n for n in between if not _CONSTANT.fullmatch(n)]
+        stems = {_stem(n) for n in functions}
         turned = constant.ndim == 2 and _CONSTANT.fullmatch(name) is not None
-        known = {"linalg_vector_norm", "div"} | ({"mul"} if turned else set())
-        if pair is None or stems != known or constant.ndim < 2 or not (turned or _stem(name) == "mul"):
+        if (
+            pair is None
+            or constant.ndim < 2
+            or ("mul" in stems) != turned
+            or not (turned or _stem(name) == "mul")
+        ):
             return False
-        if any(p in self.arrays or p in self.taken for p in pair):
+        length = self.arrays.get(pair[0])
+        found = norm_axes(constant.ndim, stems - {"mul"}, len(between) - len(functions), length)
+        if found is None or pair[1] in self.arrays or not self.taken.isdisjoint(pair):
             return False
         end = name
         if turned:  # the second operand of a MatMul
             name, constant = f"{name}/transposed", np.ascontiguousarray(constant.T)
-        axes = tuple(range(1, constant.ndim))
-        lengths = np.sqrt(np.square(constant.astype(np.float64)).sum(axis=axes, keepdims=True))
-        if not lengths.all():
+        lengths = np.sqrt(np.square(constant.astype(np.float64)).sum(axis=found.axes, keepdims=True))
+        if not lengths.all() or (
+            length is not None and not _close(np.abs(length.reshape(lengths.shape)), lengths)
+        ):
             return False
-        self.add(pair[0], lengths.astype(constant.dtype))
-        self.add(pair[1], constant.copy())
-        self.lengths.append(pair[1])
+        if length is None:
+            lengths = lengths if found.dim is not None else lengths.reshape(())
+            self.add(pair[0], lengths.astype(constant.dtype))
+            self.lengths.append((pair[1], found))
+            self.add(pair[1], constant.copy())
+        else:
+            self.made.append(pair[0])
+            self.add(pair[1], constant * np.sign(length))
         inputs: tuple[str, ...] = (pair[1],)
-        attributes: dict[str, Any] = {"axes": axes, "keepdims": 1}
+        attributes: dict[str, Any] = {"axes": found.axes, "keepdims": 1}
         if self.opset >= 18:
             inputs, attributes = (pair[1], f"{name}/axes"), {"keepdims": 1}
-            value = {"value": np.array(axes, np.int64)}
+            value = {"value": np.array(found.axes, np.int64)}
             self.start.append(self.node("Constant", (), f"{name}/axes", **value))
         self.start.append(self.node("ReduceL2", inputs, f"{name}/length", **attributes))
         self.start.append(self.node("Div", (pair[0], f"{name}/length"), f"{name}/ratio"))
@@ -383,15 +389,6 @@ def _applied(functions: Sequence[str], x: np.ndarray) -> np.ndarray:
 
 def _close(found: np.ndarray, expected: np.ndarray) -> bool:
     return bool(np.allclose(found, expected, rtol=_CLOSE, atol=0))
-
-
-def _weight_norm_pair(parameters: Sequence[str]) -> tuple[str, str] | None:
-    """Length and direction of a normalised weight."""
-    for length, direction in _WEIGHT_NORM:
-        for one, other in (parameters, reversed(parameters)):
-            if one.endswith(length) and other == one.removesuffix(length) + direction:
-                return one, other
-    return None
 
 
 def _outputs_of(node: Node, weight: np.ndarray) -> int:

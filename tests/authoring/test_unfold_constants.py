@@ -7,8 +7,11 @@ import pytest
 from authored import stepped
 from exported_models import RANDOM, T, W, X, gradients_of, made_of, trained
 
+from minbuild.authoring.weight_norms import NormAxes, norm_axes
 from minbuild.reference.interpreter import ReferenceTrainer
 
+NORM = {"div", "linalg_vector_norm"}
+MOVED = NORM | {"clone", "transpose", "view"}
 SLOPES = {  # of functions by name: the derivative, given argument and result
     "exp": (np.exp, lambda t, c: c),
     "neg": (np.negative, lambda t, c: -1),
@@ -129,23 +132,55 @@ def test_a_value_that_the_function_does_not_have(tmp_path):
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_weight_normalisation(turned, tmp_path):
+@pytest.mark.parametrize("dim", [0, None, "last", "last negative"])
+def test_weight_normalisation(turned, dim, tmp_path):
+    """Lengths along `dim`; along the last one only where the file has them, with signs."""
     g, v = "fc.parametrizations.weight.original0", "fc.parametrizations.weight.original1"
-    sources = [g, v, "div", "linalg_vector_norm", "val_0", "val_1"] + ["mul"] * turned
+    sources = [g, v, "div", "linalg_vector_norm", "val_0", "val_1", *["val_2"] * (dim is not None)] + [
+        "mul"
+    ] * turned
     name = "val_7" if turned else "mul"
-    nodes = [("MatMul", f"x {name}", "y", "fc")] if turned else [("Gemm", f"x {name}", "y", "fc")]
-    made = made_of(tmp_path, nodes, {name: W}, {name: sources}, [g, v])
-    assert trained(made) == {g, v}
-    assert f"{v}: directions of normalised weights" in made.notes[0]
-    assert "as with dim=0" in made.notes[0]  # which the file would not say of another one
     weight = (W.T if turned else W).astype(np.float64)  # [in, out] in a Gemm that does not turn it
-    lengths = np.sqrt((weight**2).sum(1, keepdims=True))
+    axes = {0: 1, None: (0, 1)}.get(dim, 0)
+    lengths = np.sqrt((weight**2).sum(axes, keepdims=True))
+    sign = np.where(np.arange(4) == 2, -1, 1) if dim == "last negative" else 1
+    nodes = [("MatMul" if turned else "Gemm", f"x {name}", "h", "fc"), ("Add", "h zero", "y", "")]
+    arrays = {name: W, "zero": np.zeros(4)}
+    if isinstance(dim, str):  # the file holds them, as something else reads them as well
+        arrays["h.weight"] = np.ones((4, 4))
+        arrays[g] = lengths * sign
+        nodes[1:] = [("Mul", f"{g} zero", "none", ""), ("Add", "h none", "y", "")]
+    made = made_of(tmp_path, nodes, arrays, {name: sources, "zero": []}, [g, v])
+    assert {g, v} <= trained(made)
+    told = "" if isinstance(dim, str) else f"{v} (dim={dim}{', which' if dim == 0 else '):'}"
+    assert told in made.notes[0] and ("directions of" in made.notes[0]) == bool(told)
     d = X.T @ (2 * (X @ W - T) / T.size)
     d = d.T if turned else d
-    along = (d * weight).sum(1, keepdims=True) / lengths
+    along = (d * weight).sum(axes, keepdims=True) / lengths
     gradients = gradients_of(made)
-    np.testing.assert_allclose(gradients[g], along, rtol=1e-5)
-    np.testing.assert_allclose(gradients[v], d - along * weight / lengths, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(gradients[g].reshape(along.shape), along * sign, rtol=1e-5)
+    np.testing.assert_allclose(gradients[v], (d - along * weight / lengths) * sign, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "rank, stems, numbers, length, found",
+    [
+        (2, NORM, 3, None, ((1,), 0, True)),
+        (4, NORM, 2, None, ((0, 1, 2, 3), None, False)),
+        (3, MOVED, 11, None, ((0, 2), 1, False)),
+        (4, MOVED, 12, None, ((0, 2, 3), 1, True)),
+        (4, NORM, 3, (1, 1, 1, 5), ((0, 1, 2), 3, False)),
+        (3, NORM, 3, (), ((0, 1, 2), None, False)),
+        (3, NORM, 3, (2, 1, 3), None),
+        (2, MOVED, 12, None, None),
+        (3, NORM | {"exp"}, 3, None, None),
+    ],
+)
+def test_axes_of_norms(rank, stems, numbers, length, found):
+    """By the functions that torch's exporter names for `dim` 0, none, and those between the first and the last."""
+    given = None if length is None else np.ones(length)
+    axes = norm_axes(rank, stems, numbers, given)
+    assert axes == (found and NormAxes(*found))
 
 
 def test_equal_parameters_of_several_layers_come_apart(tmp_path):
