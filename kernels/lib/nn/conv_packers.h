@@ -7,6 +7,13 @@
 
 namespace minbuild {
 
+// True where tiles are never wider than kTileVectors vectors of kNarrowBytes.
+#if defined(__wasm_simd128__)
+constexpr bool kNarrowTiles = true;
+#else
+constexpr bool kNarrowTiles = false;
+#endif
+
 // The rows that filters are multiplied with: channel by channel, what every tap reads of it.
 template <class T>
 struct PlanePacker {
@@ -19,8 +26,10 @@ struct PlanePacker {
     const T* from = planes + intptr_t(k / taps) * step + j;
     for (int tap = k % taps; depth > 0; --depth, panel += width) {
       const T* x = from + places[tap];
-      for (int i = 0; i < columns; i += kTileVectors * V::size)  // tiles are as wide or a multiple
+      for (int i = 0; i < columns; i += kTileVectors * V::size) {  // tiles are as wide or a multiple
         unroll<kTileVectors>([&](auto v) MB_LAMBDA { V::load(x + i + v * V::size).store(panel + i + v * V::size); });
+        if (kNarrowTiles) break;
+      }
       if (++tap == taps) tap = 0, from += step;
     }
   }
