@@ -121,6 +121,8 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Step
       }
     } else {
       if (kPacked && kTallerTiles && !high) run_at<TileBody<T, false>>(bytes, &g, a, rows, out, out_row, old);
+      else if constexpr (MB_FAST_WASM && !kPacked)
+        TileBody<T, kPacked>::template run<Width<16>>(&g, a, rows, out, out_row, old);
       else run_at<TileBody<T, kPacked>, kPacked ? 64 : 32>(bytes, &g, a, rows, out, out_row, old);
     }
     if (out == edge) {
