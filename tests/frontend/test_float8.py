@@ -19,6 +19,7 @@ from minbuild.frontend.onnx.reader import read_model
 from minbuild.ir import TrainingArtifacts
 from minbuild.ops import registry
 from minbuild.planning.kernel_selection import contents_of
+from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.training.library import TRAIN, Session
 
 TYPES = {
@@ -88,9 +89,12 @@ def artifacts(model: Source) -> TrainingArtifacts:
     return artifacts_of(model, Recipe("mse", optimizer="sgd", train=("v",), input_gradients=()), registry())
 
 
-@pytest.mark.parametrize("kind", TYPES)
-def test_trainers_compute_what_their_graphs_say(kind, tmp_path):
-    made = {layer: artifacts(model_of(layer, kind, packed=True)) for layer in LAYERS}
+def test_trainers_compute_what_their_graphs_say(tmp_path):
+    made = {f"{layer} {k}": artifacts(model_of(layer, k, packed=True)) for layer in LAYERS for k in TYPES}
+    recipe = Recipe("mse", optimizer="sgd")
+    made |= {
+        f"{pair} {k}": artifacts_of(quantizing(pair, k), recipe, registry()) for pair in PAIRS for k in TYPES
+    }
     assert max(farthest(made, dict.fromkeys(made, BATCHES), tmp_path).values()) < 1e-6
 
 
@@ -112,29 +116,96 @@ def test_bits_are_those_of_the_same_numbers_in_float_and_constants_are_bytes(lay
     assert sizes[0] <= int(np.prod(shape)) + 4 * 256 + scales + 128
 
 
+# ------------------------------------------------------------------------------- what is quantised in the graph
+
+PAIRS = {
+    "activations": "p = QuantizeLinear (x, s, z) d = DequantizeLinear (p, s, z) y = MatMul (d, wide)",
+    "weights": "p = QuantizeLinear <axis = 1> (wide, r, o) d = DequantizeLinear <axis = 1> (p, r, o) y = MatMul (x, d)",
+    "rows of weights": "p = QuantizeLinear <axis = 0> (wide, r, o) d = DequantizeLinear <axis = 0> (p, r, o) "
+    "y = Gemm (x, d)",
+    "by type": "p = QuantizeLinear <output_dtype = KIND> (x, s) d = DequantizeLinear (p, s) y = MatMul (d, wide)",
+    "casts": "p = Cast <to = KIND> (x) d = Cast <to = 1> (p) y = MatMul (d, wide)",
+}
+
+
+def quantizing(pair: str, kind: str) -> Source:
+    number, _ = TYPES[kind]
+    axis = 0 if pair == "rows of weights" else 1
+    text = f"""m (float[{BATCH},{WIDTH}] x, int64[{BATCH}] ids) => (float[{BATCH},{CLASSES}] out) {{
+        {PAIRS[pair].replace("KIND", str(int(number)))} t = Tanh (y) out = MatMul (t, v) }}"""
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    numbers, shape = np.random.default_rng(3), (WIDTH, 40)
+    arrays = {"s": np.float32(0.003 if kind[1] == "4" else 2e-5), "wide": numbers.standard_normal(shape) / 6}
+    arrays |= {"v": numbers.standard_normal((40, CLASSES)), "r": numbers.uniform(0.0002, 0.002, shape[axis])}
+    arrays["r"] *= 1 if kind[1] == "4" else 0.01
+    held = {n: np.asarray(a, np.float32) for n, a in arrays.items()}
+    model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in held.items())
+    model.graph.initializer.append(float8("z", np.zeros(()), kind))
+    model.graph.initializer.append(float8("o", np.zeros(shape[axis]), kind))
+    return Source(read_model(model, Path("model.onnx")), 21, Path("model.onnx"))
+
+
+def rounded(x: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the type, the largest one for what is beyond it; and where nothing is."""
+    dtype = TYPES[kind][1]
+    most = float(ml_dtypes.finfo(dtype).max)
+    return np.clip(x, -most, most).astype(np.float32).astype(dtype).astype(np.float64), np.abs(x) <= most
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("kind", TYPES)
+def test_quantizers_round_and_let_gradients_straight_through(kind):
+    target = BATCHES[0][2].astype(np.float64)
+    for pair in PAIRS:
+        made = artifacts_of(quantizing(pair, kind), Recipe("mse", optimizer="sgd"), registry())
+        trainer = ReferenceTrainer(made)
+        arrays = {n: np.asarray(a, np.float64) for n, a in quantizing(pair, kind).graph.initializers.items()}
+        x, w, v = X.astype(np.float64), arrays["wide"], arrays["v"]
+        inside: np.ndarray = np.ones_like(w, bool)
+        if "weights" in pair:
+            scale = arrays["r"][:, None] if pair.startswith("rows") else arrays["r"]
+            q, inside = rounded(w / scale, kind)
+            w = q * scale
+        else:
+            scale = 1.0 if pair == "casts" else arrays["s"]
+            x = rounded(x / scale, kind)[0] * scale
+        hidden = np.tanh(x @ w)
+        difference = hidden @ v - target
+        loss = trainer.train_step(*BATCHES[0])[0]
+        assert float(loss) == pytest.approx((difference**2).mean(), rel=1e-6)
+        back = (2 * difference / difference.size) @ v.T * (1 - hidden**2)
+        np.testing.assert_allclose(trainer.gradients["wide"], x.T @ back * inside, rtol=1e-5, atol=1e-9)
+        assert pair != "weights" or not inside.all()
+
+
 @pytest.mark.unit
 @pytest.mark.parametrize(
     "body, reason",
     [
         (
-            "a = QuantizeLinear (x, s, z) w = DequantizeLinear (q, s, z)",
-            "QuantizeLinear.* quantises to float8e4m3fn",
-        ),
-        (
-            "a = QuantizeLinear <output_dtype = 17> (x, s) w = DequantizeLinear (q, s, z)",
-            "quantises to float8e4m3fn",
-        ),
-        ("a = Cast <to = 19> (x) w = DequantizeLinear (q, s, z)", "Cast.* quantises to float8e5m2"),
-        (
             "a = Transpose (q) w = DequantizeLinear (q, s, z)",
             "Transpose.* reads 'q', which is in float8e4m3fn",
         ),
         ("f = Cast <to = 10> (s) w = DequantizeLinear (q, f, z)", "scales that are no constants in float"),
+        (
+            "a = QuantizeLinear <saturate = 0> (x, s, z) w = DequantizeLinear (q, s, z)",
+            "QuantizeLinear.* quantises to float8e4m3fn without saturation",
+        ),
+        (
+            "a = QuantizeLinear (x, t, z) w = DequantizeLinear (q, s, z)",
+            "QuantizeLinear.* by scales that are no constants",
+        ),
+        (
+            "a = Cast <to = 19> (x) b = Neg (a) w = DequantizeLinear (q, s, z)",
+            "Neg.* reads 'a', which is in float8e5m2",
+        ),
+        ("a = Cast <to = 17> (q) w = DequantizeLinear (q, s, z)", "Cast.* reads 'q', which is in float8"),
     ],
 )
 def test_other_uses_are_refused_with_the_node_and_a_cure(body, reason):
+    text = body.replace("(x, t, z)", "(x, many, z)") if "t, z" in body else body
+    head = "many = Abs (x) " if text != body else ""
     with pytest.raises(Unsupported, match=reason) as caught:
-        model_of("product", "e4m3fn", packed=True, body=body)
-    assert "Convert them to float" in str(caught.value) or "activation_type=QuantType.QInt8" in str(
-        caught.value
-    )
+        model_of("product", "e4m3fn", packed=True, body=head + text)
+    cures = "Convert them to float", "activation_type=QuantType.QInt8", "Quantise it by one scale"
+    assert any(cure in str(caught.value) for cure in cures)

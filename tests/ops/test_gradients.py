@@ -18,8 +18,9 @@ REGISTRY = registry()
 # What draws random numbers has no reference: test_random.py. These know shapes from the node before them:
 # test_second_gradients.py.
 _BEHIND_OTHERS = {":AveragePoolGrad", ":MaxPoolGrad"}
-# These round everywhere, so that their gradient is no derivative: tests/authoring/test_dynamic_quantization.py.
-_STRAIGHT_THROUGH = {"minbuild:DynamicFakeQuant"}
+# These round everywhere, so that their gradient is no derivative: tests/authoring/test_dynamic_quantization.py,
+# tests/frontend/test_float8.py.
+_STRAIGHT_THROUGH = {"minbuild:DynamicFakeQuant", "minbuild:RoundFloat8"}
 OPS = tuple(
     op
     for key, op in sorted(REGISTRY.ops.items())
