@@ -82,9 +82,18 @@ def test_half_panels_change_no_bit(build: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "batch", "half"), [(14, 1, True), (7, 8, True), (7, 1, False), (8, 1, False)]
+    ("size", "batch", "pad", "half"),
+    [
+        (16, 1, 0, True),
+        (9, 8, 0, True),
+        (9, 1, 0, False),
+        (10, 1, 0, False),
+        (36, 1, 1, True),
+        (14, 1, 1, False),
+    ],
 )
-def test_layers_ask_for_half_panels_that_they_fill(size: int, batch: int, half: bool) -> None:
+def test_layers_ask_for_half_panels_that_they_fill(size: int, batch: int, pad: int, half: bool) -> None:
+    """Of outputs in their own order."""
     known = registry()
     random = np.random.default_rng(1)
     x = random.standard_normal((batch, 128, size, size))
@@ -92,7 +101,7 @@ def test_layers_ask_for_half_panels_that_they_fill(size: int, batch: int, half: 
     attributes = {
         "kernel_shape": (3, 3),
         "strides": (1, 1),
-        "pads": (1,) * 4,
+        "pads": (pad,) * 4,
         "dilations": (1, 1),
         "group": 1,
     }

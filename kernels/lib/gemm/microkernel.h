@@ -252,6 +252,25 @@ struct TileBody {
   // Taller tiles, and all of aarch64, leave so few registers that steps would be read from memory each time.
   static constexpr bool kKeepsSteps = Packed || kRowVectors;
 
+  // The same of the elements of rows of A that `list` names.
+  template <class V, int Rows>
+  static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
+                                     const int32_t* list) {
+    const T *a[Rows], *b = g.b;
+    point_at_rows(a, from, g.a_row, rows);
+    const intptr_t ahead = g.a_col;
+    for (intptr_t k = g.k; k > 0; --k, b += Vectors * V::size) {
+      const intptr_t at = *list++;
+      unroll<Rows / 2>([&](auto r) MB_LAMBDA { __builtin_prefetch(a[2 * r] + ahead + at); });
+      V row[Vectors];
+      unroll<Vectors>([&](auto v) MB_LAMBDA { row[v] = load_lanes<V>(b + v * V::size); });
+      unroll<Rows>([&](auto r) MB_LAMBDA {
+        const V factor = a[r][at];
+        unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
+      });
+    }
+  }
+
   // The same of rows of A in memory as it is.
   template <class V, int Rows, class... Panel>
   static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],

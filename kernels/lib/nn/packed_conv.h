@@ -6,19 +6,22 @@
 // Where windows move by one element, input gradients are outputs of another convolution, and computed as such: of Y's
 // gradient with the taps in reverse, channels and filters exchanged.
 // Every weight is read once a pass, along its rows. Small images pass several at once, so that products stay deep and
-// wide: the weights of a layer with 7x7 images are larger than all its images.
+// wide: the weights of a layer with 7x7 images are larger than all its images. Products of these leave padding out
+// (padded_conv.h).
 #ifndef MINBUILD_LIB_NN_PACKED_CONV_H_
 #define MINBUILD_LIB_NN_PACKED_CONV_H_
 
 #include "lib/gemm/packed_gemm.h"
 #include "lib/indexing/disjoint.h"
 #include "lib/nn/conv_packers.h"
+#include "lib/nn/padded_conv.h"
 
 namespace minbuild {
 
-// As in packed_conv.py: outputs of one pass at least; elements of X made at once, and their columns; elements that
-// copies of whole vectors may reach beyond the planes and beyond the packed panels.
+// As in conv.py: outputs of one pass at least; elements of X made at once, and their columns; elements that copies of whole
+// vectors may reach beyond the planes and beyond the packed panels; outputs of an image that are put in an order, at most.
 constexpr int kPassOutputs = 256, kMadeElements = 1 << 16, kMadeColumns = 512, kBeyond = 16;
+constexpr int kMostPadded = 512;
 constexpr intptr_t kBeyondPanels = 512;
 
 // C: a convolution that has read its shapes. x: [N,G*C,in...]  y: [N,G*M,out...]  w: [G*M,C,taps...]. Where weights are
@@ -33,7 +36,9 @@ struct PackedConv : Weights... {
   int images, channels, filters, depth;   // images of a pass; depth: of W
   intptr_t made_channels;                 // whose rows of X are made at once
   OutputRows rows;
+  [[maybe_unused]] OutputOrder order;
   bool in_place;           // one window of one element: the image is its own plane
+  bool padded = false;     // outputs in an order (padded_conv.h)
   bool exchanged = false;  // an input gradient that is computed as the outputs of the convolution that `c` has become
 #if MB_THREADS > 1
   int32_t members = 1;
@@ -83,6 +88,17 @@ struct PackedConv : Weights... {
     return true;
   }
 
+  // True of outputs whose products leave padding out: of small images, some windows of which reach beyond them.
+  bool leaves_padding_out() const {
+    if (!C::kPadded || sizeof...(Weights) != 0 || c.propagation != C::kOutputs || widest_bytes() < 32) return false;
+    if (c.taps > kMostTaps || image > kMostPadded) return false;
+    for (int a = 0; a <= C::kLast; ++a) {
+      const auto& x = c.xs.axes[a];
+      if (x.pad > 0 || (c.ys.axes[a].in - 1) * c.stride(a) + c.span(a) >= x.in + x.pad) return true;
+    }
+    return false;
+  }
+
   // The block sizes of a product of such a convolution.
   Blocks<T> blocks_of(const Gemm<T>& g) const {
     Blocks<T> blocks(g, widest_bytes());
@@ -101,14 +117,22 @@ struct PackedConv : Weights... {
     if (images > c.batch) images = c.batch > 0 ? c.batch : 1;
     in_place = c.pointwise() && images == 1;
     const int64_t step = int64_t(channels) * c.xs.step, all = in_place ? 0 : images * step + kBeyond;
-    const int64_t gathered = images == 1 ? 0 : int64_t(images) * filters * image;
-    const int64_t outputs = images * image, columns = outputs < kMadeColumns ? outputs : kMadeColumns;
+    int64_t outputs = images * image, gathered = images == 1 ? 0 : outputs * filters, units = 0, runs = 0;
+    padded = leaves_padding_out();
+    if (C::kPadded && padded) {
+      const int64_t lines = int64_t(images) * c.ys.axes[0].in;
+      units = OutputOrder::most_units(outputs), runs = OutputOrder::most_runs(outputs, lines, 2 * c.window[1]);
+      outputs = units * kUnit, gathered = outputs * (filters + kMostPackedRows);
+    }
+    const int64_t columns = outputs < kMadeColumns ? outputs : kMadeColumns;
     const int64_t most = kMadeElements / (columns * c.taps);
     made_channels = in_place || most > channels ? channels : most < 1 ? 1 : intptr_t(most);
     const int64_t some = c.propagation != C::kInputs || in_place ? 0 : made_channels * c.taps * columns;
     constexpr int64_t kMost = int64_t(1) << 28;  // so that no sum of these overflows
     if (all > kMost || gathered > kMost || some > kMost) return false;
-    const int64_t before = int64_t(align16(c.taps * sizeof(int))) + (all + gathered + some) * int64_t(sizeof(T));
+    const int64_t ordered = units * int64_t(sizeof(OutputUnit)) + runs * int64_t(sizeof(OutputRun));
+    const int64_t before = int64_t(align16(c.taps * sizeof(int))) + int64_t(align16(size_t(ordered))) +
+                           (all + gathered + some) * int64_t(sizeof(T));
     Gemm<T> g = product(intptr_t(outputs), nullptr, 1, nullptr, nullptr, 0);
     const int64_t needed = before + int64_t(blocks_of(g).elements(g)) * int64_t(sizeof(T));
     if (needed + kBeyondPanels > bytes.count || !disjoint(written, sizeof(T), bytes, 1)) return false;
@@ -116,10 +140,13 @@ struct PackedConv : Weights... {
     char* at = reinterpret_cast<char*>(bytes.scratch<T>());
     places = reinterpret_cast<int*>(at);
     at += align16(c.taps * sizeof(int));
+    order.units = reinterpret_cast<OutputUnit*>(at);
+    order.runs = reinterpret_cast<OutputRun*>(order.units + units);
+    at += align16(size_t(ordered));
     planes = reinterpret_cast<T*>(at);
     grid = planes + all;
     made = grid + gathered;
-    scratch = made + some;
+    scratch = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(made + some) + 63) & -64);
 #if MB_THREADS > 1
     if (c.team != nullptr) {
       share = (some + blocks_of(g).elements(g) + kBeyondPanels / intptr_t(sizeof(T)) + 15) & -16;
@@ -139,6 +166,9 @@ struct PackedConv : Weights... {
     const auto* x = c.xs.axes;
     rows = {y[kRow].in, y[kRow - 1].in, 1, x[kRow - 1].pitch, 0, planes_step};
     if (kRow > 1) rows.depth = y[0].in, rows.plane = x[0].pitch;
+    if constexpr (C::kPadded) {
+      if (padded) order.choose(c, places, rows, images);
+    }
     return true;
   }
 
@@ -245,6 +275,9 @@ struct PackedConv : Weights... {
       for (int i = 0; i < count; ++i) c.xs.move(x + i * x_step, planes + i * planes_step, false);
 #endif
     if (c.propagation != C::kOutputs && images > 1) gather_outputs(y, y_step, count, false);
+    if constexpr (C::kPadded) {
+      if (padded) return multiply_padded(tap_rows, w, y, y_step, bias, count);
+    }
     if (c.propagation == C::kOutputs) {
       Gemm<T> g = product(outputs, nullptr, 0, w, out, outputs);
       g.accumulate = start(out, outputs, bias);
@@ -284,6 +317,24 @@ struct PackedConv : Weights... {
       for (int i = 0; i < count; ++i) c.xs.move(x + i * x_step, planes + i * planes_step, true);
 #endif
     }
+  }
+
+  // Outputs of `count` images, in the order of all images of a pass.
+  MB_NOINLINE void multiply_padded(const TapRows<T>& tap_rows, const T* w, T* y, intptr_t y_step, const T* bias,
+                                   int count) const {
+    PaddedProduct<T> p = {tap_rows, order, w, depth, c.taps, depth, grid, start(grid, order.columns, bias)};
+    if (exchanged) p.w_row = c.taps, p.w_step = intptr_t(filters) * c.taps;
+#if MB_THREADS > 1
+    Gemm<T> g = {filters, order.columns, depth};
+    g.team = c.team, g.members = members, g.share = share;
+    p.multiply_in_parts(g, scratch);
+    for_ranges(c.team, filters, int64_t(filters) * order.columns * sizeof(T), 1, [&](intptr_t first, intptr_t some) {
+      for (intptr_t m = first; m < first + some; ++m) p.scatter(grid + m * order.columns, y + m * image, y_step, count);
+    });
+#else
+    p.multiply(0, filters, 0, order.count, scratch);
+    for (intptr_t m = 0; m < filters; ++m) p.scatter(grid + m * order.columns, y + m * image, y_step, count);
+#endif
   }
 
   // Rows of outputs begin with their bias, if there is one.

@@ -50,7 +50,8 @@ struct TapsBody {
 template <class T, class Features>
 struct PlaneConv : StoredWeights<T, Features> {
   static constexpr int kAxes = Features::kVolume ? 3 : 2, kLast = kAxes - 1;
-  static constexpr bool kExchanges = Features::kExchanged;
+  static constexpr bool kExchanges = Features::kExchanged, kPadded = Features::kPadded && !Features::kVolume;
+  static constexpr bool kStridden = Features::kStrides;
   static constexpr bool kFewer = Features::kVolume || Features::kLines;  // some convolutions have
   using Images = Planes<kAxes, bool(Features::kStrides)>;
   static constexpr Propagation kOutputs = kOutput, kInputs = kInputGradient, kWeights = kWeightGradient;

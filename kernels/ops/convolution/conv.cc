@@ -11,7 +11,7 @@ struct ConvFeatures {
   static constexpr bool kVolume = MB_CONV_VOLUME, kLines = MB_CONV_LINES;  // three spatial axes, one
   static constexpr bool kStrides = MB_CONV_STRIDES, kDilations = MB_CONV_DILATIONS, kGroups = MB_CONV_GROUPS;
   static constexpr bool kPointwise = MB_CONV_POINTWISE, kDepthwise = MB_CONV_DEPTHWISE, kBias = MB_CONV_BIAS;
-  static constexpr bool kExchanged = MB_CONV_EXCHANGED;
+  static constexpr bool kExchanged = MB_CONV_EXCHANGED, kPadded = MB_CONV_PADDED && kPacksInTiles;
   // Weights that stay in 4, 8 or 16 bits (lib/gemm/quantized_matrix.h).
   static constexpr bool kDequantize = MB_CONV_DEQUANTIZE, kPieces = kPointwise || MB_CONV_DEQUANTIZE_TRANSPOSED;
   static constexpr int kParts = (MB_CONV_FOUR_BITS ? kFourBits : 0) | (MB_CONV_TABLE ? kTables : 0) |

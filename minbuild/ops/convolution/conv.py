@@ -55,6 +55,7 @@ _FEATURES = {
     "lines": "one spatial axis",
     "bias": "adds a number to every channel",
     "exchanged": "input gradients of real size, of windows that move by one element",
+    "padded": "layers of real size with padding around small images",
     "half_panels": "layers of real size whose last outputs half fill the vectors of AVX-512",
     "dequantize": "weights in 4, 8 or 16 bits",
     "dequantize_transposed": "input gradients of layers with such weights",
@@ -62,6 +63,8 @@ _FEATURES = {
 _MADE_ELEMENTS, _MADE_COLUMNS, _BEYOND, _BEYOND_PANELS = 1 << 16, 512, 16, 512  # as in lib/nn/packed_conv.h
 _SHARE_BYTES = PACKED_BYTES + 1024  # of packed blocks of a further thread
 _TILE_COLUMNS = 32  # of packed products, float by AVX-512
+# As in lib/nn/output_order.h and packed_conv.h.
+_MOST_PADDED, _MOST_TAPS, _UNIT, _MOST_GROUPS, _UNIT_BYTES, _RUN_BYTES, _TALLEST = 512, 32, 16, 8, 8, 20, 8
 _LARGE_WORK = 1 << 22  # multiplications per image
 
 conv_kernel = KernelFunction(
@@ -224,12 +227,28 @@ class Layer:
         image = product([a.outputs for a in self.axes])
         if propagation != OUTPUT or not self.packs or not isinstance(image, int):
             return False
+        if self.leaves_padding_out(propagation):  # each of its panels is as wide as it asks for
+            return False
         images = images_of_pass(image)
         if isinstance(self.batch, int):
             images = min(images, self.batch)
         if self.pointwise and images == 1:  # the image is multiplied as it lies in memory
             return False
         return 0 < image * images % _TILE_COLUMNS <= _TILE_COLUMNS // 2
+
+    def leaves_padding_out(self, propagation: int) -> bool:
+        """True of outputs whose products leave padding out, as packed_conv.h says."""
+        if self.exchanges(propagation):
+            return self.exchanged().leaves_padding_out(OUTPUT)
+        image = product([a.outputs for a in self.axes])
+        if propagation != OUTPUT or not self.packs or not isinstance(image, int) or len(self.axes) != 2:
+            return False
+        if image > _MOST_PADDED or self.taps > _MOST_TAPS:
+            return False
+        return any(
+            a.before > 0 or (_number(a.outputs) - 1) * a.stride + a.span >= _number(a.size) + a.before
+            for a in self.axes
+        )
 
     def exchanged(self) -> Layer:
         """That convolution: channels and filters, inputs and outputs have changed places."""
@@ -239,11 +258,12 @@ class Layer:
         )
         return replace(self, channels=self.filters, filters=self.channels, axes=axes)
 
-    def packed_scratch(self, propagation: int) -> TensorType:
-        """As packed_conv.h lays it out: places of taps, planes of the images of a pass, their outputs side by side,
-        rows of X, packed blocks."""
+    def packed_scratch(self, propagation: int, *, stored: bool = False) -> TensorType:
+        """As packed_conv.h lays it out: places of taps, the order of outputs, planes of the images of a pass, their
+        outputs side by side, rows of X, packed blocks. `propagation` says which tensor is computed, `stored` that the
+        weights stay as they are stored, so that outputs keep their own order."""
         if self.exchanges(propagation):
-            return self.exchanged().packed_scratch(OUTPUT)
+            return self.exchanged().packed_scratch(OUTPUT, stored=stored)
         image = product([a.outputs for a in self.axes])
         assert isinstance(image, int)
         images = dim_min(self.batch, images_of_pass(image))
@@ -253,6 +273,13 @@ class Layer:
         planes = 0 if in_place else planes
         gathered = images * (image * self.filters) if images_of_pass(image) > 1 else 0
         outputs, depth = images * image, self.channels * self.taps
+        ordered: Dim = 0
+        if not stored and self.leaves_padding_out(propagation):
+            units = outputs // _UNIT + (_MOST_GROUPS + 1)
+            runs = images * (_number(self.axes[0].outputs) * (2 * self.axes[1].taps + 1)) + units
+            ordered = units * _UNIT_BYTES + runs * _RUN_BYTES + 16
+            outputs = units * _UNIT
+            gathered = outputs * (self.filters + _TALLEST)
         sizes: tuple[Dim, Dim, Dim] = (self.filters, outputs, depth)
         made: Dim = 0
         if propagation == WEIGHT_GRADIENT:
@@ -263,7 +290,7 @@ class Layer:
             sizes = (depth, columns, self.filters)
         rest = self.taps * 4 + 16 + packed_bytes(self.element, *sizes) + _BEYOND_PANELS
         return TensorType(
-            ElementType.UINT8, ((planes + gathered + made + _BEYOND) * self.element.size + rest,)
+            ElementType.UINT8, ((planes + gathered + made + _BEYOND) * self.element.size + ordered + rest,)
         )
 
     def params(self) -> list[int]:
@@ -312,6 +339,7 @@ def call_layer(
         features=layer.features(
             bias=bool(bias),
             exchanged=layer.exchanges(propagation),
+            padded=layer.leaves_padding_out(propagation),
             half_panels=layer.has_half_panels(propagation),
         ),
         accumulate=accumulate,
