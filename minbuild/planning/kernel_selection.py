@@ -24,7 +24,7 @@ from minbuild.planning.library_contents import (
     ROLLBACK,
     SAFETY,
     LibraryContents,
-    packs,
+    widens,
 )
 from minbuild.planning.loop_variants import with_loop_variants
 from minbuild.planning.plan_encoding import (
@@ -97,7 +97,7 @@ def contents_of(
         compact_checkpoints=any(m.compact_checkpoint for m in models),
         panel_bytes=panel_bytes(build_options.stack_budget),
         one_variant=with_loop_variants(models, build_options, bool(extra_kernels)).loop_variants == ONE,
-        avx512=build_options.avx512 == ON and packs(held, features | extra_features),
+        avx512=build_options.avx512 == ON and widens(held, features | extra_features),
         reads_trainable=not all(updates(m.options.graphs) for m in models),
     )
 

@@ -57,7 +57,7 @@ class LibraryContents:
     straight: frozenset[str] = frozenset()  # kernels of that whose steps are straight calls
     threads: int = 1  # most that work on a call
     one_variant: bool = False  # of every inner loop
-    avx512: bool = False  # one more variant of those of packed products, on x86-64
+    avx512: bool = False  # one more variant of those that pay for it, on x86-64
     panel_bytes: int = 0  # on the stack for a matrix product; 0: as the target suggests
     compact_checkpoints: bool = False  # checkpoints without names are read, too
     reads_trainable: bool = False  # frozen parameters may be trainable ones of a checkpoint
@@ -105,3 +105,9 @@ def packs(kernels: Iterable[Kernel], features: Iterable[str]) -> bool:
     return any(k.function.endswith("_packed") for k in kernels) or any(
         f.endswith(".packed") for f in features
     )
+
+
+def widens(kernels: Iterable[Kernel], features: Iterable[str]) -> bool:
+    """True if `kernels` with these `features` have loops that pay for a variant of AVX-512: packed products, or
+    elementwise functions over large tensors."""
+    return packs(kernels, features) or any(f.endswith(".long") for f in features)

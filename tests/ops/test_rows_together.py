@@ -80,11 +80,14 @@ def test_several_at_once_have_the_bits_of_one_by_one(kind, dtype, tmp_path):
     together = trainers.library_of(contents, KNOWN, tmp_path)
     single = trainers.library_of(replace(contents, features=contents.features - TOGETHER), KNOWN, tmp_path)
     assert len(list(tmp_path.glob("*.so"))) == 2
+    (tmp_path / "wide").mkdir()
+    wide = trainers.library_of(replace(contents, avx512=True), KNOWN, tmp_path / "wide")
     for (operator, case), one, plan in zip(made, ones, plans, strict=True):
         slow = trainers.run(
             single, replace(plan, features=tuple(f for f in plan.features if f not in TOGETHER)), one
         )
-        fast = trainers.run(together, plan, one)
-        for name, values in slow.items():
-            assert fast[name].tobytes() == values.tobytes(), (operator, case.name, name)
-        assert fast.keys() == slow.keys()
+        for library in (together, wide):
+            fast = trainers.run(library, plan, one)
+            for name, values in slow.items():
+                assert fast[name].tobytes() == values.tobytes(), (operator, case.name, name)
+            assert fast.keys() == slow.keys()

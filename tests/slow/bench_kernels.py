@@ -32,7 +32,7 @@ from shared_kernels import compile_library  # noqa: E402
 from minbuild.ops import registry  # noqa: E402
 from minbuild.ops.convolution.sliding_window import axes  # noqa: E402
 from minbuild.ops.core.definition import TestCase  # noqa: E402
-from minbuild.planning.kernel_selection import packs  # noqa: E402
+from minbuild.planning.library_contents import widens  # noqa: E402
 from minbuild.training.c_api import CTensor, to_tensor  # noqa: E402
 from minbuild.training.library import TRAIN  # noqa: E402
 
@@ -271,7 +271,9 @@ def step_of(operator: str, case: TestCase, folder: Path) -> Callable[[], None]:
     plan = trainers.plan_of(one.artifacts, known)
     own = Path(tempfile.mkdtemp(dir=folder))  # a library that is loaded must not be written again
     contents = trainers.contents_of((plan,))
-    contents = replace(contents, avx512=packs(contents.kernels, contents.features))  # as in the default build
+    contents = replace(
+        contents, avx512=widens(contents.kernels, contents.features)
+    )  # as in the default build
     library = trainers.library_of(contents, known, own)
     session = trainers.session_of(library, plan, one.state)
     arrays = [np.ascontiguousarray(x) for x in one.feeds]

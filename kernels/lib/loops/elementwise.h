@@ -82,14 +82,17 @@ struct PaddedLoop {
 };
 
 // The same with the tail lanes of the last vector zero-filled. double serves tests of gradients and takes 16 bytes. Of
-// several vectors at once the steps overlap, and constants are read once.
+// several vectors at once the steps overlap, and constants are read once; they may be of AVX-512.
 template <Lanes kLanes, class T, int kAtOnce = 1, class F, class... Index>
 MB_INLINE Status map_padded(const Call& call, F f, Index... inputs) {
   bool same = ((call[inputs].count == call[0].count) && ...);
   if (!same) return Status::kBadPlan;
   int count = call[0].count;
   T* y = call[0].as<T>();
-  if constexpr (kLanes == kWidest && sizeof(T) == 4) {
+  if constexpr (kLanes == kWidest && sizeof(T) == 4 && kAtOnce > 1) {
+    run_at<PaddedLoop<T, F, kAtOnce>, 64>(widest_bytes(), f, count, y,
+                                          static_cast<const T*>(call[inputs].template as<T>())...);
+  } else if constexpr (kLanes == kWidest && sizeof(T) == 4) {
     dispatch<PaddedLoop<T, F, kAtOnce>>(f, count, y, static_cast<const T*>(call[inputs].template as<T>())...);
   } else {
     PaddedLoop<T, F, 1>::template run<Width<kNarrowBytes>>(f, count, y,

@@ -4,7 +4,7 @@
 
 namespace minbuild {
 
-constexpr int kVectors = MB_GELU_LONG && MB_SIMD ? 2 : 1;  // at once, with the same bits
+constexpr int kVectors = MB_GELU_LONG && MB_SIMD ? 4 : 1;  // at once, with the same bits
 
 // Of a normal variable: e^(-x^2/2), which is its density but for a factor, and the probability that it is below x.
 template <class T, int N>
