@@ -7,11 +7,11 @@ the terms). An error of a whole sum is at most n eps * sum of magnitudes, typica
 and Mary, A new approach to probabilistic rounding error analysis, 2019), which is at most n times what the inputs'
 rounding does. So
 
-    bound = eps * (A + B n) * movement + C eps_out * |element|
+    bound = eps * (A + B n) * movement + C eps_out * |element| + (1 + n) smallest
 
-with n the depth of the sums by the shapes. Elements that happened to move little have at least a part of the
-movement of their row, and of their tensor. Bits of what is not a real number, or is moved as words, must be the
-same."""
+with n the depth of the sums by the shapes, and the smallest normal number for what processors flush to zero. Elements
+that happened to move little have at least a part of the movement of their row, and of their tensor. Bits of what is not
+a real number, or is moved as words, must be the same."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ Array = np.ndarray
 _COARSE = 2.0**-12
 _OPERATIONS, _TERMS, _LAST_PLACES = 32.0, 1.0, 4.0
 _OF_ROW, _OF_TENSOR = 2.0**-2, 2.0**-4
+# Numbers below are zero where the processor flushes them, which others cannot do.
+_SMALLEST = {ElementType.DOUBLE: 2.0**-1022}
 _EPSILON = {
     ElementType.FLOAT: 2.0**-23,
     ElementType.DOUBLE: 2.0**-52,
@@ -57,4 +59,5 @@ def bounds(element: ElementType, values: Array, movement: Array, depth: float, d
     whole = moved.mean() if moved.size else 0.0
     moved = np.maximum(moved, np.maximum(_OF_ROW * row, _OF_TENSOR * whole))
     last = _LAST_PLACES * max(_EPSILON[element], epsilon) * np.abs(values.astype(np.float64))
-    return epsilon / _COARSE * (_OPERATIONS + _TERMS * depth) * moved + last
+    flushed = (1 + depth) * _SMALLEST.get(element, 2.0**-126)
+    return epsilon / _COARSE * (_OPERATIONS + _TERMS * depth) * moved + last + flushed

@@ -23,8 +23,8 @@ size_t range_count;
 const Range* compared;  // ranges of which there are copies
 size_t compared_count;
 int chosen, garbage_byte;
-uint32_t state;  // of the random numbers
-bool begun;      // a run, whose first step is still to come
+uint32_t seed, state;  // of the random numbers
+bool begun;            // a run, whose first step is still to come
 
 void copy(void* to, const void* from, size_t size) {
   char* a = static_cast<char*>(to);

@@ -22,20 +22,32 @@ void move_all(const Piece& piece, int mantissa, Bits ulps) {
   }
 }
 
-// By about one part in 2^12 to measure, in 2^8 where elements are that coarse; else by two units in the last place.
-void move_inputs(const Arguments& arguments, bool measure) {
-  for (int i = 0; i < arguments.row.arg_count; ++i) {
-    if (arguments.scratch(i)) continue;
-    Piece piece = arguments.piece(i);
-    if (copy_of(piece.start) == nullptr)
-      continue;  // constants of a plan that is compiled in, which are the same anywhere
-    switch (arguments.type(i)) {
-      case kFloat: move_all<uint32_t>(piece, 23, measure ? 1u << 11 : 2); break;
-      case kDouble: move_all<uint64_t>(piece, 52, measure ? uint64_t{1} << 40 : 2); break;
-      case kHalf: move_all<uint16_t>(piece, 10, measure ? 4 : 1); break;
-      case kBfloat: move_all<uint16_t>(piece, 7, 1); break;
-    }
+void move(const Arguments& arguments, int i, bool measure) {
+  const Piece piece = arguments.piece(i);
+  switch (arguments.type(i)) {
+    case kFloat: move_all<uint32_t>(piece, 23, measure ? 1u << 11 : 2); break;
+    case kDouble: move_all<uint64_t>(piece, 52, measure ? uint64_t{1} << 40 : 2); break;
+    case kHalf: move_all<uint16_t>(piece, 10, measure ? 4 : 1); break;
+    case kBfloat: move_all<uint16_t>(piece, 7, 1); break;
   }
+}
+
+// Whether an output takes the place of an input.
+bool in_place(const Arguments& arguments, int output) {
+  for (int i = 0; i < arguments.row.arg_count; ++i)
+    if (!arguments.output(i) && arguments.piece(i).start == arguments.piece(output).start) return true;
+  return false;
+}
+
+// Moves inputs, by about one part in 2^12 to measure, in 2^8 where elements are that coarse, else by two units in the last
+// place; then what the step adds to. Constants of a plan that is compiled in are the same anywhere.
+void move_inputs(const Arguments& arguments, bool measure) {
+  for (int written = 0; written < 2; ++written)
+    for (int i = 0; i < arguments.row.arg_count; ++i) {
+      if (arguments.scratch(i) || arguments.output(i) != (written != 0)) continue;
+      if (copy_of(arguments.piece(i).start) == nullptr || (written && in_place(arguments, i))) continue;
+      move(arguments, i, measure);
+    }
 }
 
 bool real(uint32_t type) { return type == kFloat || type == kDouble || type == kHalf || type == kBfloat; }
@@ -53,6 +65,54 @@ double element(const char* data, uint32_t type, size_t i) {
   uint32_t wide = (bits & 0x8000) << 16 | (bits & 0x7fff) << 13;
   __builtin_memcpy(&value, &wide, 4);
   return static_cast<double>(value) * 0x1p112;  // what is not finite becomes large
+}
+
+uint64_t magnitude(const char* data, size_t size) {
+  uint64_t bits = 0;
+  __builtin_memcpy(&bits, data, size);  // all targets have their lowest byte first
+  return bits & ~(uint64_t{1} << (8 * size - 1));
+}
+
+// Whether some input had this number before the step, of either sign.
+bool given(const Arguments& arguments, uint64_t wanted, uint32_t type) {
+  const size_t size = element_size(type);
+  for (int i = 0; i < arguments.row.arg_count; ++i) {
+    if (arguments.scratch(i) || arguments.type(i) != type) continue;
+    const Piece piece = arguments.piece(i);
+    const char* before = piece.size ? copy_of(piece.start) : nullptr;
+    if (before == nullptr) before = piece.start;
+    for (size_t at = 0; at < piece.size; at += size)
+      if (magnitude(before + at, size) == wanted) return true;
+  }
+  return false;
+}
+
+// Whether what the step wrote is chosen among its inputs, as by maxima, copies and comparisons: nothing is rounded, and
+// what is compared with its source later finds it equal. A few elements tell.
+bool only_chooses(const Arguments& arguments) {
+  constexpr size_t kSome = 16;
+  for (int i = 0; i < arguments.row.arg_count; ++i) {
+    if (!arguments.output(i) || !real(arguments.type(i))) continue;
+    const Piece piece = arguments.piece(i);
+    const size_t size = element_size(arguments.type(i)), stride = (piece.size / size / kSome + 1) * size;
+    for (size_t at = 0; at < piece.size; at += stride) {
+      const uint64_t number = magnitude(piece.start + at, size);
+      if (number != 0 && !given(arguments, number, arguments.type(i))) return false;
+    }
+  }
+  return true;
+}
+
+// Starts the random numbers of a step anew, from `seed`, what it is and what it reads: the same step rounds otherwise in
+// the same way when it is done a second time, as on any machine.
+void start_random(const Arguments& arguments, uint32_t number, uint32_t seed) {
+  uint32_t hash = seed * 0x9e3779b1u + number;
+  for (int i = 0; i < arguments.row.arg_count; ++i) {
+    if (arguments.scratch(i) || arguments.output(i)) continue;
+    const Piece piece = arguments.piece(i);
+    for (size_t k = 0; k < piece.size; ++k) hash = (hash ^ static_cast<unsigned char>(piece.start[k])) * 0x01000193u;
+  }
+  state = hash | 1;
 }
 
 // All as it was before the step.

@@ -77,12 +77,17 @@ Status run_kernel(const Call& call, uint32_t number) {
   } else if (range_count != 0) {
     take_copy({ranges[0].start, sizeof(Session)});  // where loops count
   }
-#if MB_MEASURES
-  if (chosen == STEPS_DISTURB) move_inputs(arguments, false);
-#endif
   const bool looks = chosen != STEPS_DISTURB;
   if (looks) turn_neighbours(arguments);
-  const Status status = run_kernel_itself(call, number);
+  Status status = run_kernel_itself(call, number);
+#if MB_MEASURES
+  if (chosen == STEPS_DISTURB && status == Status::kOk && !only_chooses(arguments)) {
+    restore(arguments);
+    start_random(arguments, number, seed);
+    move_inputs(arguments, false);
+    status = run_kernel_itself(call, number);
+  }
+#endif
   ends_round = status == Status::kSkipRound;
   if (status != Status::kOk && status != Status::kSkipRound && status != Status::kSetRounds) return status;
   int32_t stray[2] = {-1, -1};
@@ -119,8 +124,8 @@ using namespace minbuild;
 
 extern "C" {
 
-void steps_choose(int what, unsigned seed, int garbage) {
-  chosen = what, state = seed, garbage_byte = garbage;
+void steps_choose(int what, unsigned seed_of_noise, int garbage) {
+  chosen = what, state = seed = seed_of_noise, garbage_byte = garbage;
   protects = chosen == STEPS_LOOK && host_page() != 0;
 }
 

@@ -15,6 +15,7 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS / "support"), str(TESTS.parent)]
 
+from baselines import baseline  # noqa: E402
 from case_sets import SHARED  # noqa: E402
 from packed_model import PACKED, packed_artifacts  # noqa: E402
 from quantized_nets import artifact_set  # noqa: E402
@@ -27,10 +28,6 @@ from minbuild.planning.kernel_selection import contents_of  # noqa: E402
 from minbuild.planning.plan_encoding import dense_form  # noqa: E402
 from minbuild.toolchain import find_emulator, find_toolchain, host_target, parse_target, why_not_run  # noqa: E402
 from minbuild.verify.cross_target import Baseline, prove_foreign  # noqa: E402
-from minbuild.verify.differential import TRIMMED_GARBAGE, run_script, seeded_script  # noqa: E402
-from minbuild.verify.prove import starting_point  # noqa: E402
-from minbuild.verify.step_script import step_script  # noqa: E402
-from minbuild.verify.steps import measure_steps  # noqa: E402
 
 pytestmark = pytest.mark.targets
 
@@ -121,13 +118,7 @@ def library_of(case: str, target: str) -> BuiltLibrary:
 @functools.cache
 def baseline_of(case: str) -> Baseline:
     """What this machine computes."""
-    model, host, toolchain = model_of(case), host_target(), find_toolchain()
-    start = starting_point(model)
-    script = seeded_script(model.program, model.plan, start, model.registry)
-    library = library_of(case, str(host))
-    results = run_script("here", script, library.built.shared, model.plan_bytes, TRIMMED_GARBAGE)
-    trace = measure_steps(step_script(model, start), model, library, host, toolchain)
-    return Baseline(model, library, host, toolchain, trace, script, results)
+    return baseline(model_of(case), library_of(case, str(host_target())))
 
 
 @pytest.mark.parametrize(

@@ -57,8 +57,18 @@ def test_what_moved_little_has_a_part_of_its_row_and_of_the_tensor() -> None:
     np.testing.assert_allclose(found, [[4 / 4, 8], [2 / 16, 2 / 16]])
 
 
-def test_movement_that_is_no_number_allows_nothing() -> None:
+@pytest.mark.parametrize(
+    ("element", "smallest"), [(ElementType.FLOAT, 2.0**-126), (ElementType.DOUBLE, 2.0**-1022)]
+)
+@pytest.mark.parametrize("depth", [1.0, 100.0])
+def test_movement_that_is_no_number_allows_what_is_flushed_to_zero(
+    element: ElementType, smallest: float, depth: float
+) -> None:
     movement = np.array([np.nan, np.inf, -np.inf])
-    assert not bounds(ElementType.FLOAT, np.zeros(3), movement, 1.0, False).any()
+    found = bounds(element, np.zeros(3), movement, depth, element == ElementType.DOUBLE)
+    np.testing.assert_array_equal(found, (1 + depth) * smallest)
+
+
+def test_bounds_have_the_shape_of_the_values() -> None:
     assert bounds(ElementType.FLOAT, np.zeros((0,)), np.zeros((0,)), 1.0, False).shape == (0,)
     assert bounds(ElementType.FLOAT, np.array(1.0), np.array(0.0), 1.0, False) == 4 * 2.0**-23
