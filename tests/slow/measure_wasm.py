@@ -1,9 +1,10 @@
 """Time of a training step in Node beside this machine's own library, in turns within one run: reports/baseline/wasm.md.
 
-    python tests/slow/measure_wasm.py [--batch N] [--turns N] FOLDER...
+    python tests/slow/measure_wasm.py [--batch N] [--turns N] [--node PROGRAM]... FOLDER...
 
 Each FOLDER has training artifacts. Every turn measures the native library (one thread), the same without vectors that
-WebAssembly lacks, `wasm32` and `wasm32-relaxed-simd` one after the other; the shortest step of all turns counts.
+WebAssembly lacks, and in each Node, `wasm32` and `wasm32-relaxed-simd` one after the other; the shortest step of all
+turns counts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from unittest import mock
 
@@ -35,6 +40,7 @@ from minbuild.verify.step_script import step_order  # noqa: E402
 
 MODULES = ("wasm32", "wasm32-relaxed-simd")
 FLAG = "--experimental-wasm-relaxed-simd"  # of Node before 22
+SCRIPT = Path(__file__).with_name("wasm_steps.mjs")
 SECONDS = 1.0  # that a turn takes, about
 GOAL = 1.5  # of native's time
 # Vectors of 128 bits, and products and sums in one instruction: what WebAssembly has with relaxed SIMD.
@@ -42,19 +48,21 @@ NARROW = ("-DMINBUILD_DISPATCH=0", "-mfma")
 INTRODUCTION = """# WebAssembly
 
 A training step in Node beside this machine's own library on one thread, in turns within one run, the shortest of
-each, in processor time; written by `python tests/slow/measure_wasm.py`. "128 bits" is the native library without the
-processor's wider vectors, which WebAssembly has no instructions for: the module's own share of the distance is that to
-this one.
+each, in processor time; written by `python tests/slow/measure_wasm.py`. V8 11.3 is the engine of Chrome 113 as well, V8
+13.6 that of Chrome 136; relaxed SIMD came with Chrome 114, and Node 20 has it by a flag. "128 bits" is the native
+library without the processor's wider vectors, which WebAssembly has no instructions for: the module's own share of the
+distance is that to this one.
 
 """
 EXPLANATION = f"""
 Where a module takes more than {GOAL} times native, this is what its time consists of, native's being 1: multiplications
 and additions of products and convolutions as fast as this machine computes them in vectors of 128 bits, without memory;
-all else that native code with such vectors takes; and the module's own share.
+all else that native code with such vectors takes; and the module's own share, which is negative where it has tiles in
+place of that code's dot products.
 
 """
 HEAD = (
-    *("net", "batch", "native", "native, 128 bits"),
+    *("net", "batch", "engine", "native", "native, 128 bits"),
     *(f"{module} / {base}" for base in ("native", "128 bits") for module in MODULES),
 )
 
@@ -94,16 +102,16 @@ def operations(model: CompiledModel, batch: int) -> int:
     )
 
 
-def shares(name: str, best: dict[str, float], products: float) -> str:
-    """The sentence on what the time of the faster module consists of; `products` and `best` are milliseconds."""
-    native, narrow_time, module = best["native"], best["narrow"], best[MODULES[1]]
+def shares(name: str, native: float, narrow_time: float, module: float, products: float) -> str:
+    """The sentence on what the time of the faster module consists of; times are milliseconds."""
     if module <= GOAL * native:
         return ""
     parts = (products, narrow_time - products, module - narrow_time)
     whole, *each = (f"{part / native:.2f}" for part in (module, *parts))
+    parts_text = " + ".join(each).replace("+ -", "- ")
     faster = f"{narrow_time / (GOAL * native):.2f}"
     return (
-        f"* {name}: {whole} = {' + '.join(each)}. At {GOAL} it would be {faster} times as fast as native code with\n"
+        f"* {name}: {whole} = {parts_text}. At {GOAL} it would be {faster} times as fast as native code with\n"
         "  vectors of 128 bits.\n"
     )
 
@@ -116,8 +124,36 @@ def native_step(session: Session, inputs: list[np.ndarray]) -> float:
     return 1000 * (time.process_time() - since)
 
 
-def row(folder: Path, batch: int, turns: int, work: Path) -> tuple[str, str]:
-    """The row of a net, and what its time consists of where that is above the goal."""
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A program of Node: its name in the table, and the options that relaxed SIMD needs."""
+
+    program: str
+    name: str
+    options: tuple[str, ...]
+
+
+def engine_of(program: str) -> Engine:
+    """The engine of `program`, a Node."""
+    version = (
+        "`Node ${process.versions.node.split('.')[0]}, V8 ${process.versions.v8.split('.', 2).join('.')}`"
+    )
+    name = subprocess.run([program, "-p", version], check=True, capture_output=True, text=True).stdout.strip()
+    flagged = subprocess.run([program, FLAG, "-e", ""], capture_output=True, check=False).returncode == 0
+    return Engine(program, name, (FLAG,) if flagged else ())
+
+
+def module_step(engine: Engine, package: Path, module: str, feeds: Path, steps: int) -> float:
+    """Milliseconds of the shortest of some steps of a package's module."""
+    wasm = package / "lib" / module / "minbuild.wasm"
+    command = [engine.program, *engine.options, *map(str, (SCRIPT, package, wasm, feeds, steps))]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def rows(
+    folder: Path, batch: int, turns: int, engines: Sequence[Engine], work: Path
+) -> tuple[list[str], str]:
+    """The rows of a net, one for each engine, and what their times consist of where they are above the goal."""
     package = work / "dist"
     reduced(folder, package)
     model = compile_model(folder, {}, {}, options=PlanOptions(threads="off"))
@@ -129,7 +165,8 @@ def row(folder: Path, batch: int, turns: int, work: Path) -> tuple[str, str]:
     written = {
         n: {"type": str(a.dtype), "dims": a.shape, "data": a.ravel().tolist()} for n, a in feeds.items()
     }
-    (work / "feeds.json").write_text(json.dumps(written))
+    feeds_file = work / "feeds.json"
+    feeds_file.write_text(json.dumps(written))
     narrow_library, peak = narrow(model, work)
     library = Library(next((package / "lib" / str(host_target())).glob("*.so")))
     sessions = {
@@ -138,28 +175,25 @@ def row(folder: Path, batch: int, turns: int, work: Path) -> tuple[str, str]:
     }
     shortest = min(native_step(sessions["native"], inputs) for _ in range(3))
     steps = max(5, int(1000 * SECONDS / shortest / 3))
-    found: dict[str, list[float]] = {name: [] for name in (*sessions, *MODULES)}
-    needed = (
-        [FLAG]
-        if subprocess.run(["node", FLAG, "-e", ""], capture_output=True, check=False).returncode == 0
-        else []
-    )
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for _ in range(turns):
         for name, session in sessions.items():
-            found[name].append(min(native_step(session, inputs) for _ in range(steps)))
-        for name in MODULES:
-            module = package / "lib" / name / "minbuild.wasm"
-            script = Path(__file__).with_name("wasm_steps.mjs")
-            command = ["node", *needed, script, package, module, work / "feeds.json", str(steps)]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            found[name].append(float(done.stdout))
+            found[name, ""].append(min(native_step(session, inputs) for _ in range(steps)))
+        for engine, name in product(engines, MODULES):
+            found[name, engine.name].append(module_step(engine, package, name, feeds_file, steps))
     for session in sessions.values():
         session.close()
-    best = {name: min(times) for name, times in found.items()}
-    ratios = [f"{best[name] / best[base]:.2f}" for base in sessions for name in MODULES]
-    times = [f"{best[name]:.3f} ms" for name in sessions]
-    line = f"| {' | '.join((folder.name, str(batch), *times, *ratios))} |"
-    return line, shares(folder.name, best, operations(model, batch) / peak / 1e6)
+    best = {key: min(times) for key, times in found.items()}
+    bases = [best[name, ""] for name in sessions]
+    lines, notes, floor = [], "", operations(model, batch) / peak / 1e6
+    for engine in engines:
+        ratios = [f"{best[name, engine.name] / base:.2f}" for base in bases for name in MODULES]
+        cells = (folder.name, str(batch), engine.name, *(f"{base:.3f} ms" for base in bases), *ratios)
+        lines.append(f"| {' | '.join(cells)} |")
+        notes += shares(
+            f"{folder.name}, {engine.name}", bases[0], bases[1], best[MODULES[1], engine.name], floor
+        )
+    return lines, notes
 
 
 def main() -> int:
@@ -168,15 +202,17 @@ def main() -> int:
     )
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--node", action="append", metavar="PROGRAM", help="Repeatable. Default: node")
     parser.add_argument("folders", nargs="+", type=Path)
     given = parser.parse_args()
     lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
     notes = ""
+    engines = [engine_of(program) for program in given.node or ["node"]]
     for folder in given.folders:
         with tempfile.TemporaryDirectory() as work:
-            line, note = row(folder, given.batch, given.turns, Path(work))
-        print(line, note, sep="\n", end="", flush=True)
-        lines.append(line)
+            found, note = rows(folder, given.batch, given.turns, engines, Path(work))
+        print(*found, note, sep="\n", end="", flush=True)
+        lines += found
         notes += note
     text = INTRODUCTION + "\n".join(lines) + "\n" + (EXPLANATION + notes if notes else "")
     (ROOT / "reports/baseline/wasm.md").write_text(text)
