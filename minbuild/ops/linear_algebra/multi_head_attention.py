@@ -140,7 +140,7 @@ def _rotary_body(b: GraphBuilder) -> Results:
     attributes = {n: int(b.ctx.attribute(n, 0)) for n in ("interleaved", "num_heads", "rotary_embedding_dim")}
     if len(shape) == 3 and not attributes["num_heads"]:
         attributes["num_heads"] = _static(b, 0, 2) // (2 * _static(b, 2, 1))
-    return _standard(b, "RotaryEmbedding", x, cos, sin, positions, **attributes)
+    return _standard(b, "RotaryEmbedding", *(x, cos, sin, positions), **attributes)
 
 
 def _op(name: str, body: Any, *made_of: str) -> Op:
@@ -148,7 +148,7 @@ def _op(name: str, body: Any, *made_of: str) -> Op:
 
 
 OPS = (
-    _op("Attention", _attention_body, "Add", "Attention", "MatMul", "Slice"),
+    _op("Attention", _attention_body, *("Add", "Attention", "MatMul", "Slice")),
     _op("MultiHeadAttention", _multi_head_body, "Add", "Attention", "Slice"),
     _op("RotaryEmbedding", _rotary_body, "RotaryEmbedding"),
 )
