@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from minbuild.authoring.likely_constants import likely_constants
 from minbuild.authoring.lora import ADAPTER
 from minbuild.authoring.parameters import chosen, parameter_names
 from minbuild.frontend.onnx.exporter_metadata import ExporterMetadata
@@ -46,6 +47,12 @@ def lint(graph: Graph, train: Sequence[str], metadata: ExporterMetadata, named: 
         yield (
             f"{listed(numbers)}: single numbers, as constants of formulas are mostly; they do not train. To train one "
             f"beside all others, add --train '*' --train {numbers[0]}."
+        )
+    if not (named or metadata.parameters) and (likely := likely_constants(graph, train)):
+        yield (
+            f"{listed(likely)}: a mask, or cosines and sines of positions, by what they hold; they train, as the file "
+            f"does not say what is a parameter. To keep them as they are, add --frozen {likely[0]}"
+            f"{' and likewise for the others' if len(likely) > 1 else ''}."
         )
     merged = [n for n in metadata.lost if f"{n.rpartition('.')[0]}.running_mean" in metadata.buffers]
     if merged:

@@ -169,6 +169,7 @@ def test_refusals_give_a_cure(node: str, cure: str) -> None:
         ("com.ms.internal.nhwc", "Conv", "ORT_ENABLE_EXTENDED"),
         ("com.microsoft", "BiasSplitGelu", "Take the model as it was exported"),
         ("own", "Conv", "--ops-dir"),
+        ("ai.onnx.ml", "ZipMap", "'zipmap': False"),
     ],
 )
 def test_what_an_optimizer_wrote_is_named_as_such(domain: str, op_type: str, cure: str) -> None:

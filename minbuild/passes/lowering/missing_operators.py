@@ -10,6 +10,7 @@ _OPTIMIZED = (
     "Take the model as it was exported, before an optimizer for ONNX Runtime fused nodes into this one, or define it "
     "with --ops-dir"
 )
+_ZIP_MAP = "Convert the model again with options={'zipmap': False}, which gives probabilities as a tensor"
 _LAYOUTS = {"com.microsoft.nchwc", "com.ms.internal.nhwc"}
 _LAYOUT = (
     "ONNX Runtime laid out images for one processor as it saved the model: take the model that was given to it, or "
@@ -47,4 +48,6 @@ def no_operator(node: Node) -> str:
         cure = _CURES.get(node.op_type, _PAIRS if quantised else _OPTIMIZED)
     if node.domain in _LAYOUTS:
         cure = _LAYOUT
+    if node.op_type == "ZipMap":
+        cure = _ZIP_MAP
     return f"no such operator here. {cure}"

@@ -1,0 +1,48 @@
+"""Masks and tables of cosines and sines that would train are named where no metadata say what is a parameter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from authored import source
+
+from minbuild.authoring import Recipe, artifacts_of
+from minbuild.authoring.likely_constants import likely_constants
+from minbuild.ops import registry
+
+pytestmark = pytest.mark.unit
+ANGLES = np.outer(np.arange(4), [1.0, 0.1]).astype(np.float32)
+MASK = np.triu(np.full((4, 4), -3e38, np.float32), 1)
+W = np.random.default_rng(0).uniform(-1, 1, (4, 2)).astype(np.float32)
+TEXT = """g (float[n, 4, 2] x) => (float[n, 4, 2] y) {
+    c = Mul(x, cos)  s = Mul(x, sin)  r = Add(c, s)  h = Mul(r, w)  t = Transpose<perm = [0, 2, 1]>(h)
+    p = MatMul(h, t)  q = Add(p, mask)  a = Softmax<axis = -1>(q)  y = MatMul(a, h) }"""
+ARRAYS = {"cos": np.cos(ANGLES), "sin": np.sin(ANGLES), "w": W, "mask": MASK}
+
+
+def test_they_are_named_and_the_cure_works() -> None:
+    made = artifacts_of(source(TEXT, ARRAYS), Recipe(loss="mse"), registry())
+    assert any(note.startswith("cos, sin, mask: a mask, or cosines and sines") for note in made.notes)
+    made = artifacts_of(source(TEXT, ARRAYS), Recipe(loss="mse", frozen=("cos", "sin", "mask")), registry())
+    assert [p.name for p in made.checkpoint.parameters if p.trainable] == ["w"]
+    assert not any("--frozen" in note for note in made.notes)
+
+
+def test_what_a_user_chose_is_not_questioned() -> None:
+    made = artifacts_of(source(TEXT, ARRAYS), Recipe(loss="mse", train=("*",)), registry())
+    assert not any("--frozen" in note for note in made.notes)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        W,
+        np.zeros((4, 2), np.float32),
+        np.ones((4, 2), np.float32),
+        np.full((4, 2), -1e5, np.float32),
+        -W * 2e4,
+    ],
+)
+def test_parameters_are_none(array: np.ndarray) -> None:
+    arrays = {**ARRAYS, "w": array, "cos": np.ones((4, 2), np.float32), "sin": np.zeros((4, 2), np.float32)}
+    assert likely_constants(source(TEXT, arrays).graph, ("cos", "sin", "w")) == ()
