@@ -6,6 +6,13 @@ namespace minbuild {
 
 constexpr int kVectors = MB_GELU_LONG && MB_SIMD ? 4 : 1;  // at once, with the same bits
 
+// The coefficients of Mills' ratio, a polynomial of u = q / (1 + q) with q = 0.27 |x| (tests/slow/derive_polynomials.py).
+struct MillsNumbers {
+  float scale = 0.27f, one = 1;
+  float powers[7] = {-0.132143721f, 0.230601147f, 0.299001664f, -1.37474465f, 1.95179415f, -1.47756445f, 0.5f};
+};
+constexpr MillsNumbers kMillsNumbers;
+
 // Of a normal variable: e^(-x^2/2), which is its density but for a factor, and the probability that it is below x.
 template <class T, int N>
 struct Normal {
@@ -15,11 +22,14 @@ struct Normal {
   MB_INLINE explicit Normal(V x) {
     const V exponent = V(T(-0.5)) * x * x;
     if constexpr (sizeof(T) == 4) {
-      // The tail is bell times Mills' ratio, a polynomial of u = q / (1 + q) (tests/slow/derive_polynomials.py).
+      // The tail is bell times Mills' ratio.
+      const MillsNumbers* c = &kMillsNumbers;
+      if (kNumbersInMemory) MB_OPAQUE(c);
       bell = exp_of_negative(exponent);
       distance = min(V(4.f / 0.27f), abs(x));  // beyond, bell is 0
-      V q = distance * V(0.27f), u = q / (q + V(1.f));
-      tail = bell * poly(u, -0.132143721f, 0.230601147f, 0.299001664f, -1.37474465f, 1.95179415f, -1.47756445f, 0.5f);
+      V q = distance * V(c->scale), u = q / (q + V(c->one));
+      tail = bell *
+             poly(u, c->powers[0], c->powers[1], c->powers[2], c->powers[3], c->powers[4], c->powers[5], c->powers[6]);
     } else {
       bell = exp(exponent);
       distance = abs(x);
