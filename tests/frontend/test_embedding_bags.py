@@ -57,7 +57,21 @@ MAX = """final = Equal (n, last)
                        else_branch = l () => (float[k,w] t) { t = Slice (rows, begin, stop) }>
     q = ReduceMax (part, axis)"""
 CHOSEN = "part = Gather (rows, places) q = {} (part, axis)"
+# As the exporter writes it when it is told to leave constants and choices between them as they are.
+UNFOLDED = """then_branch = none () => (float[1,w] p) {
+        nil = Constant <value_floats = [0.0]> () single = Constant <value_ints = [1]> ()
+        form = Concat <axis = 0> (single, width) p = Expand (nil, form)
+    }, else_branch = some () => (float[1,w] q) {
+        mode = Constant <value_int = 1> () summed = Equal (mode, zero)
+        q = If (summed) <
+            then_branch = g () => (float[1,w] t) { some = Slice (rows, begin, stop) t = ReduceSum (some, axis) },
+            else_branch = h () => (float[1,w] u) { mean = Slice (rows, begin, stop) u = ReduceMean (mean, axis) }>
+    }"""
 BODIES = {
+    "mean unfolded": (
+        SLICES.replace("NONE, else_branch = some () => (float[1,w] q) { TAKEN }", UNFOLDED),
+        "",
+    ),
     **{"sum": (SLICES, SUM), "mean": (SLICES, MEAN), "max": (SLICES, MAX)},
     **{f"{n} without padding": (PLACES, CHOSEN.format(f"Reduce{n.title()}")) for n in ("sum", "mean", "max")},
 }
@@ -65,6 +79,7 @@ MODEL = """
     m (int64[ROWS] x, float[ROWS,1] factor INPUT) => (float[BAGS,WIDTH] y) {
         taken = Gather (table, x)
         rows = Mul (taken, factor)
+        width = Shape <start = 1> (table)
         none = SequenceEmpty ()
         number, all = Loop (, yes, zero, none) <
             body = bag (int64 i, bool c, int64 n, seq(float) before) => (bool go_on, int64 n2, seq(float) then) {

@@ -12,6 +12,7 @@ from minbuild.ir import Graph, Node
 
 Tree = Any  # a name, a number, or (operator, *operands)
 NUMBER = ("number of the round",)
+_CONSTANTS = frozenset({"value", "value_float", "value_floats", "value_int", "value_ints"})
 _PASSING = frozenset({"Cast", "CastLike", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 _DEEPEST = 12  # nodes behind each other: exported bags have fewer
 # Attributes that say what is so without them, by operator; those of other operators are not understood.
@@ -54,8 +55,9 @@ class Expressions:
         node = self.maker.get(name)
         if node is None:
             return None if self.outer is None or name in self.graph.inputs else self.outer.array(name)
-        value = node.attributes.get("value") if node.op_type == "Constant" and not node.domain else None
-        return value if isinstance(value, np.ndarray) else None
+        if node.op_type != "Constant" or node.domain:
+            return None
+        return next((np.asarray(v) for n, v in node.attributes.items() if n in _CONSTANTS), None)
 
     def _tree(self, node: Node, name: str, deep: int) -> Tree:
         """The tree of the result `name` of `node`."""
@@ -76,16 +78,29 @@ class Expressions:
         defaults = _DEFAULTS.get(node.op_type, {})
         if any(n not in defaults or defaults[n] != value for n, value in attributes.items()):
             return name
-        return (node.op_type, *operands)
+        return self._known(node, operands)
+
+    def _known(self, node: Node, operands: list[Tree]) -> Tree:
+        """The tree of `node`, or its value where that follows from constants: the exporter may fold them or not."""
+        op_type, first = node.op_type, operands[0] if operands else ""
+        if op_type == "Equal" and all(isinstance(o, int) for o in operands):
+            return first == operands[1]
+        if op_type == "Shape" and (array := self.array(node.inputs[0])) is not None:
+            sizes = array.shape[node.attributes.get("start", 0) : node.attributes.get("end")]
+            return sizes[0] if len(sizes) == 1 else (op_type, *operands)
+        if op_type == "Expand" and first[:1] == ("zeros",) and operands[1][:1] == ("Concat",):
+            return ("zeros", *operands[1][1:])
+        return (op_type, *operands)
 
     def _choice(self, node: Node, name: str, deep: int) -> Tree:
-        """("If", condition, value of the one branch, value of the other)."""
+        """("If", condition, value of the one branch, value of the other); the one that a constant chooses."""
         place = node.outputs.index(name)
         branches = [node.attributes.get(key) for key in ("then_branch", "else_branch")]
         values = [
             Expressions(g, {}, self).of(g.outputs[place], deep) for g in branches if isinstance(g, Graph)
         ]
-        return ("If", self.of(node.inputs[0], deep), *values)
+        condition = self.of(node.inputs[0], deep)
+        return values[not condition] if isinstance(condition, bool) else ("If", condition, *values)
 
     def _collection(self, node: Node, name: str, deep: int) -> Tree:
         """("Loop", condition, start, first, goes on, (next, collected)) of a loop without a limit that counts state 0

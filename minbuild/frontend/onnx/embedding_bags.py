@@ -30,7 +30,7 @@ class _Bags:
     rows: str
     offsets: str
     reduction: str
-    width: int
+    width: Tree  # a number, or its name until that is known
     indices: str = ""
     padding: int = 0
     count: int = 0
@@ -91,7 +91,9 @@ def _bags_of(node: Node, join: Node, graph: Graph) -> _Bags | None:
         return None
     if after[rows][:2] != ("SequenceInsert", ("rows",)) or len(after[rows]) != 3:
         return None
-    return _bags_in(after[rows][2], going[2])
+    bags = _bags_in(after[rows][2], going[2])
+    width = 0 if bags is None else outer.of(str(bags.width)) if isinstance(bags.width, str) else bags.width
+    return replace(bags, width=width) if bags is not None and isinstance(width, int) else None
 
 
 def _starts(condition: str, count: Tree, outer: Expressions) -> bool:
