@@ -258,12 +258,12 @@ class Layer:
         )
         return replace(self, channels=self.filters, filters=self.channels, axes=axes)
 
-    def packed_scratch(self, propagation: int, *, stored: bool = False) -> TensorType:
+    def packed_scratch(self, propagation: int, *, quantized: bool = False) -> TensorType:
         """As packed_conv.h lays it out: places of taps, the order of outputs, planes of the images of a pass, their
-        outputs side by side, rows of X, packed blocks. `propagation` says which tensor is computed, `stored` that the
-        weights stay as they are stored, so that outputs keep their own order."""
+        outputs side by side, rows of X, packed blocks. `propagation` says which tensor is computed,
+        `quantized` that weights keep their bytes, so that outputs keep their own order."""
         if self.exchanges(propagation):
-            return self.exchanged().packed_scratch(OUTPUT, stored=stored)
+            return self.exchanged().packed_scratch(OUTPUT, quantized=quantized)
         image = product([a.outputs for a in self.axes])
         assert isinstance(image, int)
         images = dim_min(self.batch, images_of_pass(image))
@@ -274,7 +274,7 @@ class Layer:
         gathered = images * (image * self.filters) if images_of_pass(image) > 1 else 0
         outputs, depth = images * image, self.channels * self.taps
         ordered: Dim = 0
-        if not stored and self.leaves_padding_out(propagation):
+        if not quantized and self.leaves_padding_out(propagation):
             units = outputs // _UNIT + (_MOST_GROUPS + 1)
             runs = images * (_number(self.axes[0].outputs) * (2 * self.axes[1].taps + 1)) + units
             ordered = units * _UNIT_BYTES + runs * _RUN_BYTES + 16

@@ -52,7 +52,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     transposed, exchanged = propagation == INPUT_GRADIENT, packs and layer.exchanges(propagation)
     own = {"dequantize": True, "dequantize_transposed": transposed, "exchanged": exchanged}
     features = layer.features(bias=bool(bias), **own)
-    scratch = layer.packed_scratch(propagation, stored=True) if packs else layer.scratch()
+    scratch = layer.packed_scratch(propagation, quantized=True) if packs else layer.scratch()
     call = kernel.call(
         *(ctx.result(), ctx.name(0), TensorType(FLOAT, weights), bias, scratch, *names),
         TensorType(ElementType.UINT8, (row * element.size if dots else 0,)),
