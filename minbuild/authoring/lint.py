@@ -41,6 +41,12 @@ def lint(graph: Graph, train: Sequence[str], metadata: ExporterMetadata, named: 
             f"{listed(still)}: no parameters of the module, says its exporter; they do not train. To train one, name "
             "it with --train."
         )
+    joined = [n for n in metadata.joined if n in train]
+    if joined and not named:
+        yield (
+            f"{listed(joined)}: weights that the exporter joined of others, which train in place of "
+            f"{listed(metadata.lost)}. Buffers among them train, too: to keep one as it is, add --frozen {joined[0]}."
+        )
     if not named:
         yield from _folded(graph, train, metadata)
     if not (named or metadata.parameters) and (numbers := _named_numbers(graph)):
@@ -60,7 +66,7 @@ def lint(graph: Graph, train: Sequence[str], metadata: ExporterMetadata, named: 
             f"{listed(merged)}: the exporter merged this normalisation into the layer before it, whose weight and bias "
             "train in its place. Export with optimize=False to train the normalisation."
         )
-    lost = [n for n in metadata.lost if n not in merged]
+    lost = [n for n in metadata.lost if n not in merged and not joined]
     if lost and _has_quantized_weights(graph):
         yield (
             f"{listed(lost)}: parameters of the module that the file does not hold under these names. Weights that are "

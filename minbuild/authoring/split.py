@@ -248,6 +248,7 @@ def _of_tail(metadata: ExporterMetadata, tail: Graph) -> ExporterMetadata:
         lost=(),
         parameters=tuple(n for n in metadata.parameters if n in there),
         folded={n: sources for n, sources in metadata.folded.items() if n in there},
+        joined=(),
     )
 
 

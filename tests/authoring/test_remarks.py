@@ -89,6 +89,16 @@ def test_merged_parameters_are_named(tmp_path: Path) -> None:
     )
 
 
+def test_weights_that_were_joined_of_others_train(tmp_path: Path) -> None:
+    """Queries, keys and values in one product, as optimizers write them: of values that the file has no more."""
+    lines = ("p_query: PARAMETER target='query'", *LINES[1:])
+    made = made_of(exported({**SAID, "weight": {FOLDED: "['val_7', 'val_8']"}}, lines), tmp_path)
+    assert trained(made) == {"weight", "rows", "free"}
+    (told,) = (n for n in made.notes if n.startswith("weight: weights that the exporter joined"))
+    assert "in place of query, twin" in told and "--frozen weight" in told
+    assert not any(n.startswith(("query", "twin")) for n in made.notes)
+
+
 def test_quantized_weights_are_not_called_lost(tmp_path: Path) -> None:
     """Integers take the place of a weight, under a name that says nothing of it."""
     model = exported()

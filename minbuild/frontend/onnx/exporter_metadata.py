@@ -14,6 +14,7 @@ _KIND = "pkg.torch.export.graph_signature.InputSpec.kind"
 _FOLDED = "pkg.onnxscript.optimizer.folded_from"
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _PARAMETER = "PARAMETER"
+_LAYERS = frozenset({"Attention", "Conv", "FusedMatMul", "Gemm", "MatMul"})  # their second input is a weight
 _LINE = re.compile(r"^\S+: (PARAMETER|BUFFER) target='([^']+)'", re.MULTILINE)
 
 
@@ -21,14 +22,16 @@ _LINE = re.compile(r"^\S+: (PARAMETER|BUFFER) target='([^']+)'", re.MULTILINE)
 class ExporterMetadata:
     """By name: initializers that are no parameters of the module, such as buffers and constants computed of them;
     parameters of the module that no initializer is or was computed of; parameters and buffers of the module; for each
-    initializer that was computed of parameters, the values it was computed of; and for each value that a node computes,
-    the submodule that the node is of."""
+    initializer that was computed of parameters, the values it was computed of; initializers that layers read as their
+    weights and that were computed of values that the file has no more, perhaps of lost parameters; and for each value
+    that a node computes, the submodule that the node is of."""
 
     constants: tuple[str, ...] = ()
     lost: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
     buffers: tuple[str, ...] = ()
     folded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    joined: tuple[str, ...] = ()
     scopes: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -53,12 +56,16 @@ def exporter_notes(model: ModelProto) -> ExporterMetadata:
         elif _FOLDED in remarks and tensor.name not in parameters:
             folded[tensor.name] = tuple(sorted(sources - {tensor.name}))
     read = {n for node in model.graph.node for n in node.input}  # what a Constant holds instead has no name
+    lost = tuple(sorted(parameters - found - read))
+    weights = {node.input[1] for node in model.graph.node if node.op_type in _LAYERS and len(node.input) > 1}
+    joined = tuple(n for n in constants if n in weights and _FOLDED in properties[n]) if lost else ()
     return ExporterMetadata(
-        tuple(constants),
-        lost=tuple(sorted(parameters - found - read)),
+        tuple(n for n in constants if n not in joined),
+        lost=lost,
         parameters=tuple(sorted(parameters)),
         buffers=tuple(sorted(set(kinds) - parameters)),
         folded=folded,
+        joined=joined,
         scopes={
             n: scope for node in model.graph.node if (scope := _scope(node)) is not None for n in node.output
         },
