@@ -1,4 +1,5 @@
-"""Tensors that are no parameters by what they hold, in files that do not say what is one."""
+"""Tensors that are no parameters by what they hold, or parameters written several times, in files that do not say what
+is one."""
 
 from __future__ import annotations
 
@@ -19,6 +20,13 @@ def likely_constants(graph: Graph, train: Sequence[str]) -> tuple[str, ...]:
     found = {n for n, a in arrays.items() if _is_mask(a)}
     found |= set(_angles({n: a for n, a in arrays.items() if a.ndim > 1 and np.abs(a).max(initial=0) <= 1}))
     return tuple(n for n in train if n in found)
+
+
+def likely_repeated(graph: Graph, train: Sequence[str]) -> tuple[str, ...]:
+    """Of the initializers `train` of `graph`: those that hold the same numbers for each place of their first axis, as a
+    class token does that was written once for each sample."""
+    arrays = ((n, graph.initializers[n]) for n in train)
+    return tuple(n for n, a in arrays if a.ndim > 1 and len(a) > 1 and np.ptp(a[0]) and (a == a[:1]).all())
 
 
 def _is_mask(array: np.ndarray) -> bool:

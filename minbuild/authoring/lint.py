@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from minbuild.authoring.likely_constants import likely_constants
+from minbuild.authoring.likely_constants import likely_constants, likely_repeated
 from minbuild.authoring.lora import ADAPTER
 from minbuild.authoring.parameters import chosen, parameter_names
 from minbuild.frontend.onnx.exporter_metadata import ExporterMetadata
@@ -59,6 +59,12 @@ def lint(graph: Graph, train: Sequence[str], metadata: ExporterMetadata, named: 
             f"{listed(likely)}: a mask, or cosines and sines of positions, by what they hold; they train, as the file "
             f"does not say what is a parameter. To keep them as they are, add --frozen {likely[0]}"
             f"{' and likewise for the others' if len(likely) > 1 else ''}."
+        )
+    if not metadata.parameters and (repeated := likely_repeated(graph, train)):
+        yield (
+            f"{listed(repeated)}: the same numbers for each place of the first axis, as optimizers write a parameter for "
+            "each sample of a fixed batch; they train apart. Optimize a model with a free batch, or take the file from "
+            "before, to train one."
         )
     merged = [n for n in metadata.lost if f"{n.rpartition('.')[0]}.running_mean" in metadata.buffers]
     if merged:

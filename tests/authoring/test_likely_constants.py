@@ -7,7 +7,7 @@ import pytest
 from authored import source
 
 from minbuild.authoring import Recipe, artifacts_of
-from minbuild.authoring.likely_constants import likely_constants
+from minbuild.authoring.likely_constants import likely_constants, likely_repeated
 from minbuild.ops import registry
 
 pytestmark = pytest.mark.unit
@@ -46,3 +46,14 @@ def test_what_a_user_chose_is_not_questioned() -> None:
 def test_parameters_are_none(array: np.ndarray) -> None:
     arrays = {**ARRAYS, "w": array, "cos": np.ones((4, 2), np.float32), "sin": np.zeros((4, 2), np.float32)}
     assert likely_constants(source(TEXT, arrays).graph, ("cos", "sin", "w")) == ()
+
+
+def test_a_parameter_that_was_written_for_each_sample_is_named() -> None:
+    arrays = {**ARRAYS, "w": np.repeat(W[:1], 4, 0)}
+    made = artifacts_of(source(TEXT, arrays), Recipe(loss="mse"), registry())
+    assert any(note.startswith("w: the same numbers for each place of the first axis") for note in made.notes)
+
+
+@pytest.mark.parametrize("array", [W, W[:1], np.ones((4, 2), np.float32), W[:, 0]])
+def test_other_parameters_are_written_once(array: np.ndarray) -> None:
+    assert likely_repeated(source(TEXT, {**ARRAYS, "w": array}).graph, ("w",)) == ()
