@@ -62,9 +62,9 @@ def lint(graph: Graph, train: Sequence[str], metadata: ExporterMetadata, named: 
         )
     if not metadata.parameters and (repeated := likely_repeated(graph, train)):
         yield (
-            f"{listed(repeated)}: the same numbers for each place of the first axis, as optimizers write a parameter for "
-            "each sample of a fixed batch; they train apart. Optimize a model with a free batch, or take the file from "
-            "before, to train one."
+            f"{listed(repeated)}: the same numbers for each place of the first axis, as optimizers write a parameter "
+            "for each sample of a fixed batch; they train apart. Optimize a model with a free batch, or take the file "
+            "from before, to train one."
         )
     merged = [n for n in metadata.lost if f"{n.rpartition('.')[0]}.running_mean" in metadata.buffers]
     if merged:
