@@ -243,7 +243,7 @@ def test_auto_takes_threads_where_the_work_of_a_step_pays(case):
         compile_model(case.folder, {"batch": n}, {}, options=PlanOptions(threads="auto")).threads
         for n in (1, 256)
     )
-    assert (few, many) == (1, MOST_THREADS)
+    assert few < many == MOST_THREADS  # one sample leaves memory for fewer
 
 
 @pytest.mark.skipif(not (SHARED / "bert_tiny").is_dir(), reason="the recorded case is not there")
