@@ -66,7 +66,7 @@ struct PaddedProduct {
     }
   };
 
-  MB_INLINE void pack(int bytes, T* panel, int unit, int units, intptr_t k, intptr_t some) const {
+  MB_INLINE void pack([[maybe_unused]] int bytes, T* panel, int unit, int units, intptr_t k, intptr_t some) const {
 #if MINBUILD_AVX512
     if (bytes == 64) return run_widest<Body>(this, panel, unit, units, k, some);
 #endif
