@@ -170,3 +170,12 @@ def test_other_loops_stay_as_they_are(name, old, new):
     assert any(n.op_type == "Loop" for n in model.graph.nodes)
     with pytest.raises(Unsupported, match="SequenceEmpty"):
         artifacts_of(model, Recipe("mse", train=("table",)), registry())
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("old, new", [("Less (n2, bags)", "Identity (yes)"), ("(before, r)", "(before, n)")])
+def test_loops_of_other_forms_stay_without_a_crash(monkeypatch, old, new):
+    """Numbers stand where bags have operators."""
+    assert old in MODEL
+    monkeypatch.setitem(globals(), "MODEL", MODEL.replace(old, new))
+    assert any(n.op_type == "Loop" for n in model_of("given, sum").graph.nodes)

@@ -88,7 +88,8 @@ class Expressions:
         if op_type == "Shape" and (array := self.array(node.inputs[0])) is not None:
             sizes = array.shape[node.attributes.get("start", 0) : node.attributes.get("end")]
             return sizes[0] if len(sizes) == 1 else (op_type, *operands)
-        if op_type == "Expand" and first[:1] == ("zeros",) and operands[1][:1] == ("Concat",):
+        tuples = all(isinstance(o, tuple) for o in operands)
+        if op_type == "Expand" and tuples and first[:1] == ("zeros",) and operands[1][:1] == ("Concat",):
             return ("zeros", *operands[1][1:])
         return (op_type, *operands)
 

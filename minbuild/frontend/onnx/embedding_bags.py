@@ -47,7 +47,10 @@ def with_plain_bags(graph: Graph) -> Graph:
         join = next((joins[n] for n in node.outputs if n in joins), None)
         if node.op_type != "Loop" or node.domain or join is None or node.version < _LEAST_OPSET:
             continue
-        bags = _bags_of(node, join, graph)
+        try:
+            bags = _bags_of(node, join, graph)
+        except (IndexError, TypeError):  # a number stands where bags have an operator
+            bags = None
         if bags is not None:
             written[id(join)] = _nodes(bags, join, graph)
             removed |= {
