@@ -3,17 +3,16 @@ all of them, and a batch that asks for more is an error on the device."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from minbuild.authoring.fixed_inputs import is_single_number
+from minbuild.authoring.fixed_inputs import KnownContents, is_single_number
 from minbuild.authoring.recipe import Recipe, Source
 from minbuild.errors import BadInput
 from minbuild.frontend.onnx.loop_bound import bound_of
 from minbuild.frontend.onnx.subgraphs import renamed
-from minbuild.ir import ElementType, Graph, Node, Shape
+from minbuild.ir import ElementType, Graph, Node
 from minbuild.ops.core.definition import OpContext, UnsupportedUse
 from minbuild.ops.core.graph_builder import GraphBuilder
 from minbuild.ops.core.value import Value
@@ -46,7 +45,7 @@ def _bounded(model: Source, name: str, most: int) -> Graph:
         )
     checked = f"{name} of at most {most}"
     loops: dict[int, list[Node]] = {}
-    scopes = [_Scope.of(graph, name, number) for number in (most, most + 1)]
+    scopes = [_scope(graph, name, number) for number in (most, most + 1)]
     for node in graph.nodes:
         if node.op_type == "Loop" and not node.domain and len(node.inputs) > 1:
             rounds = [_rounds(node, scope) for scope in scopes]
@@ -75,7 +74,7 @@ def _check(graph: Graph, name: str, most: int, checked: str, opset: int) -> list
     return [*b.nodes[:-1], replace(b.nodes[-1], outputs=(checked,))]
 
 
-def _rounds(node: Node, scope: _Scope) -> int | None:
+def _rounds(node: Node, scope: KnownContents) -> int | None:
     body = node.attributes.get("body")
     try:
         bound = bound_of(node, body, scope) if isinstance(body, Graph) else None
@@ -115,30 +114,14 @@ def _scalar(b: GraphBuilder, name: str) -> Value:
     return b.add("Reshape", Value(b, name, ElementType.INT64), b.integers(()))
 
 
-@dataclass(frozen=True)
-class _Scope:
-    """A scope in which single whole numbers are known, and no types."""
-
-    known: Mapping[str, np.ndarray]
-
-    @classmethod
-    def of(cls, graph: Graph, name: str, number: int) -> _Scope:
-        """The scope in which the input `name` of `graph` is `number`."""
-        known = {n: a for n, a in graph.initializers.items() if a.size == 1}
-        known[name] = np.array(number)
-        for node in graph.nodes:
-            value = node.attributes.get("value") if node.op_type == "Constant" else None
-            if isinstance(value, np.ndarray) and value.size == 1:
-                known[node.outputs[0]] = value
-            elif node.op_type in _PASSING and not node.domain and node.inputs[0] in known:
-                known[node.outputs[0]] = known[node.inputs[0]]
-        return cls(known)
-
-    def content(self, name: str) -> np.ndarray | None:
-        return self.known.get(name)
-
-    def shape(self, name: str) -> Shape:
-        raise UnsupportedUse(f"the shape of '{name}' is not known here")
-
-    def element(self, name: str) -> ElementType:
-        raise UnsupportedUse(f"the element type of '{name}' is not known here")
+def _scope(graph: Graph, name: str, number: int) -> KnownContents:
+    """The single whole numbers that are known where the input `name` of `graph` is `number`."""
+    known = {n: a for n, a in graph.initializers.items() if a.size == 1}
+    known[name] = np.array(number)
+    for node in graph.nodes:
+        value = node.attributes.get("value") if node.op_type == "Constant" else None
+        if isinstance(value, np.ndarray) and value.size == 1:
+            known[node.outputs[0]] = value
+        elif node.op_type in _PASSING and not node.domain and node.inputs[0] in known:
+            known[node.outputs[0]] = known[node.inputs[0]]
+    return KnownContents(known)

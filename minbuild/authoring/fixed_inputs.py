@@ -4,7 +4,7 @@ and the branches that follow from them."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,11 +42,11 @@ def is_single_number(tensor: TensorType) -> bool:
     return shape == () or (not tensor.element.is_real and shape is not None and all(d == 1 for d in shape))
 
 
-class _Known:
+@dataclass(frozen=True, slots=True)
+class KnownContents:
     """A scope in which some contents are known, and no types."""
 
-    def __init__(self, known: dict[str, np.ndarray]) -> None:
-        self.known = known
+    known: Mapping[str, np.ndarray]
 
     def content(self, name: str) -> np.ndarray | None:
         return self.known.get(name)
@@ -71,7 +71,7 @@ def with_known_branches(graph: Graph, operators: Registry) -> Graph:
         if content is not None:
             known[node.outputs[0]] = content
         if node.op_type == "If" and not node.domain and node.inputs[0] in known:
-            for part in unrolled(node, _Known(known)) or ():
+            for part in unrolled(node, KnownContents(known)) or ():
                 add(part)
         else:
             nodes.append(node)

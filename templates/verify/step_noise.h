@@ -32,7 +32,7 @@ void move(const Arguments& arguments, int i, bool measure) {
   }
 }
 
-// Whether an output takes the place of an input.
+// True of an output in the place of an input.
 bool in_place(const Arguments& arguments, int output) {
   for (int i = 0; i < arguments.row.arg_count; ++i)
     if (!arguments.output(i) && arguments.piece(i).start == arguments.piece(output).start) return true;
@@ -73,7 +73,7 @@ uint64_t magnitude(const char* data, size_t size) {
   return bits & ~(uint64_t{1} << (8 * size - 1));
 }
 
-// Whether some input had this number before the step, of either sign.
+// True if an input had this number before the step, of either sign.
 bool given(const Arguments& arguments, uint64_t wanted, uint32_t type) {
   const size_t size = element_size(type);
   for (int i = 0; i < arguments.row.arg_count; ++i) {
@@ -87,8 +87,8 @@ bool given(const Arguments& arguments, uint64_t wanted, uint32_t type) {
   return false;
 }
 
-// Whether what the step wrote is chosen among its inputs, as by maxima, copies and comparisons: nothing is rounded, and
-// what is compared with its source later finds it equal. A few elements tell.
+// True of a step that only chooses among its inputs, such as a maximum, a copy or a comparison: it rounds nothing, and a
+// later comparison with the source finds it equal. A few elements tell.
 bool only_chooses(const Arguments& arguments) {
   constexpr size_t kSome = 16;
   for (int i = 0; i < arguments.row.arg_count; ++i) {
@@ -103,9 +103,9 @@ bool only_chooses(const Arguments& arguments) {
   return true;
 }
 
-// Starts the random numbers of a step anew, from `seed`, what it is and what it reads: the same step rounds otherwise in
+// Starts the random numbers of a step anew, from `seed`, its kernel and its inputs: the same step rounds otherwise in
 // the same way when it is done a second time, as on any machine.
-void start_random(const Arguments& arguments, uint32_t number, uint32_t seed) {
+void start_random(const Arguments& arguments, uint32_t number) {
   uint32_t hash = seed * 0x9e3779b1u + number;
   for (int i = 0; i < arguments.row.arg_count; ++i) {
     if (arguments.scratch(i) || arguments.output(i)) continue;

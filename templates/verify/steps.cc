@@ -83,7 +83,7 @@ Status run_kernel(const Call& call, uint32_t number) {
 #if MB_MEASURES
   if (chosen == STEPS_DISTURB && status == Status::kOk && !only_chooses(arguments)) {
     restore(arguments);
-    start_random(arguments, number, seed);
+    start_random(arguments, number);
     move_inputs(arguments, false);
     status = run_kernel_itself(call, number);
   }

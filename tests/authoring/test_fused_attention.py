@@ -31,7 +31,7 @@ SOME = np.array([[[1, 1, 0, 0], [1, 0, 0, 1], [0, 0, 0, 1]], [[1, 1, 1, 1]] * 3]
 
 
 def addend(there: np.ndarray | None) -> np.ndarray:
-    """What is added to scores, [batch, heads, queries, keys]."""
+    """The addend of the scores, [batch, heads, queries, keys]."""
     zeros = np.zeros((2, HEADS, QUERIES, KEYS), np.float32)
     return zeros if there is None else zeros + np.where(there, 0, -10000).astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""What this machine computes, which other machines are compared with."""
+"""Results of this machine, which other machines are compared with."""
 
 from __future__ import annotations
 

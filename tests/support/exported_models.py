@@ -22,7 +22,7 @@ W = RANDOM.standard_normal((4, 4)).astype(np.float32)
 
 
 def made_of(folder: Path, nodes, arrays, folded=None, parameters=(), buffers=(), **recipe):
-    """What `minbuild artifacts` makes of a file as PyTorch writes it. `nodes` are (operator, inputs, output,
+    """The artifacts of a file as PyTorch writes it. `nodes` are (operator, inputs, output,
     submodule)."""
     folded = folded or {}
     written = []
