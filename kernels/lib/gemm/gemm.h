@@ -51,7 +51,8 @@ MB_INLINE void run_wide(Args... args) {
 // tile_rows(), `low_step` apart. `start`: a row that those of a C that nothing is added to start from, or null for zeros.
 // Of what the next panel is packed from, columns from `next` on that are `apart`, some are fetched with each tile: `share`
 // lines of the cache, of which a column has `lines`.
-// `raw`: the panel in place, with its rows `raw_row` apart, which the first tile packs; or null.
+// `raw`: the panel in place, with its rows `raw_row` apart, which the first tile packs; or null. `copies`: the same of a
+// panel that is copied from several places.
 template <class T>
 struct TileSteps {
   intptr_t step, low_step, low;
@@ -59,6 +60,7 @@ struct TileSteps {
   intptr_t apart, lines, share;
   const T* raw;
   intptr_t raw_row;
+  const PanelCopies<T>* copies;
 };
 
 // All rows of one panel, whose g.n columns fit one tile. `edge` has room for a tile that does not fit C.
@@ -114,6 +116,10 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Step
         else
 #endif
           run_wide<TileBody<T, true>>(in_place, a, rows, out, out_row, old, panel);
+#if MB_COLLECTS_PANELS
+      } else if (left == g.m && (steps.copies, ...)) {
+        run_widest<TileBody<T, true>>(&g, a, rows, out, out_row, old, (steps.copies, ...));
+#endif
       } else if (high) {
         run_at<TileBody<T, true>, 64>(bytes, &g, a, rows, out, out_row, old);
       } else {

@@ -7,9 +7,11 @@
 
 namespace minbuild {
 
-// Tiles of all rows with a panel of g.b_row columns: two vectors, or one of AVX-512. C has rows for whole tiles.
+// Tiles of all rows with a panel of g.b_row columns: two vectors, or one of AVX-512. C has rows for whole tiles. With
+// `copies` the first of them, of AVX-512, collects the panel.
 template <class T>
-MB_NOINLINE void multiply_listed(const Gemm<T>& g, int bytes, const int32_t* list) {
+MB_NOINLINE void multiply_listed(const Gemm<T>& g, int bytes, const int32_t* list,
+                                 [[maybe_unused]] const PanelCopies<T>* copies) {
   const intptr_t most = packed_tile_rows(bytes);
   const T* a = g.a;
   T* c = g.c;
@@ -18,9 +20,16 @@ MB_NOINLINE void multiply_listed(const Gemm<T>& g, int bytes, const int32_t* lis
     const T* old = g.accumulate ? c : zero_row<T>;
 #if MINBUILD_AVX512
     if (bytes == 64) {
-      if (g.b_row == kTileVectors * lanes_of<T>(bytes))
+      const bool wide = g.b_row == kTileVectors * lanes_of<T>(bytes);
+      if (copies) {
+        if (wide) run_widest<TileBody<T, true>>(&g, a, rows, c, g.c_row, old, copies, list);
+        else run_widest<TileBody<T, true, 1>>(&g, a, rows, c, g.c_row, old, copies, list);
+        copies = nullptr;
+      } else if (wide) {
         run_widest<TileBody<T, true>>(&g, a, rows, c, g.c_row, old, list);
-      else run_widest<TileBody<T, true, 1>>(&g, a, rows, c, g.c_row, old, list);
+      } else {
+        run_widest<TileBody<T, true, 1>>(&g, a, rows, c, g.c_row, old, list);
+      }
       continue;
     }
 #endif

@@ -2,6 +2,7 @@
 #ifndef MINBUILD_LIB_GEMM_MICROKERNEL_H_
 #define MINBUILD_LIB_GEMM_MICROKERNEL_H_
 
+#include "lib/gemm/panel_copies.h"
 #include "lib/simd/vec.h"
 #include "lib/threads/parallel.h"
 
@@ -150,6 +151,13 @@ constexpr bool kPacksInTiles = true;
 constexpr bool kPacksInTiles = false;
 #endif
 constexpr intptr_t kRowsAhead = 8;
+// True where it may collect a panel from several places, with AVX-512, whose loads have masks. In tiles of AVX2 these
+// loads and stores take longer than a pass of their own.
+#if defined(MB_CONV_WIDE_IMAGES)
+#define MB_COLLECTS_PANELS (MB_CONV_WIDE_IMAGES && MINBUILD_AVX512)
+#else
+#define MB_COLLECTS_PANELS 0
+#endif
 
 // One tile: out = old + alpha * rows of A from `a` on * the panel g.b. `old` is `out`, or zeros for every row. `panel`:
 // where g.b, in place, is packed meanwhile.
@@ -268,6 +276,44 @@ struct TileBody {
         const V factor = a[r][at];
         unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
       });
+    }
+  }
+
+  // The same of a panel that is packed meanwhile. `list`: as above, or nothing.
+  template <class V, int Rows, class... List>
+  static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
+                                     const PanelCopies<T>* copies, List... list) {
+    using Lane = typename LaneBits<T>::type;
+    using Mask = Vec<Lane, V::size>;
+    const T* a[Rows];
+    point_at_rows(a, from, g.a_row, rows);
+    [[maybe_unused]] const intptr_t ahead = g.a_col;
+    Mask before[Vectors];
+    unroll<Vectors>([&](auto v) MB_LAMBDA {
+      Lane lanes[V::size];
+      for (int i = 0; i < V::size; ++i) lanes[i] = -Lane(i < copies->sources[v].split);
+      before[v] = Mask::load(lanes);
+    });
+    T* to = const_cast<T*>(g.b);
+    const int32_t* place = copies->rows;
+    intptr_t at = 0;
+    for (intptr_t k = g.k; k > 0; --k, to += Vectors * V::size) {
+      const T* const in_row = copies->x + *place++;
+      if constexpr (sizeof...(list) != 0) {
+        ((at = *list++), ...);
+        unroll<Rows / 2>([&](auto r) MB_LAMBDA { __builtin_prefetch(a[2 * r] + ahead + at); });
+      }
+      V row[Vectors];
+      unroll<Vectors>([&](auto v) MB_LAMBDA {
+        const auto& source = copies->sources[v];
+        row[v] = select(before[v], V::load(in_row + source.from), V::load(in_row + source.rest));
+        row[v].store(to + v * V::size);
+      });
+      unroll<Rows>([&](auto r) MB_LAMBDA {
+        const V factor = a[r][at];
+        unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
+      });
+      if constexpr (sizeof...(list) == 0) at += g.a_col;
     }
   }
 

@@ -6,12 +6,6 @@
 
 namespace minbuild {
 
-#if MB_SIMD && (defined(__clang__) || __GNUC__ >= 12)
-#define MB_SHUFFLES 1
-#else
-#define MB_SHUFFLES 0
-#endif
-
 // Rows that are transposed at once at a width: as many as a vector has lanes, eight at most.
 template <class T, class W>
 constexpr int kGroup = MB_SHUFFLES && sizeof(T) == 4 && W::bytes > 16 ? 8 : 4;

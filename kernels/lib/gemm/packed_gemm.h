@@ -26,15 +26,23 @@ constexpr intptr_t kFewest = 16, kFewRows = MB_DISPATCHES ? 24 : kFewest, kLeast
 // Up to this depth a product is bound by writing C, which goes faster along its rows.
 constexpr intptr_t kShallow = 64, kShallowRows = 32, kLeastDepth = 4;
 
-// Packs of B as in gemm.h, but of any number of columns: panels one after the other, each of `depth` rows.
+// Packs of B as in gemm.h, but of any number of columns: panels one after the other, each of `depth` rows. Of a single
+// panel it may leave the work to a tile instead: `copies`, or null.
 template <class T>
-void pack_columns(const void* product, T* panels, int k, int depth, int j0, int columns, int width) {
+using PackPanels = void (*)(const void* packer, T* panels, int k, int depth, int j0, int columns, int width,
+                            PanelCopies<T>* copies);
+template <class T>
+void pack_columns(const void* product, T* panels, int k, int depth, int j0, int columns, int width, PanelCopies<T>*) {
   const Gemm<T>& g = *static_cast<const Gemm<T>*>(product);
   run_at<PackBody<T>>(vector_bytes(), g.b + k * g.b_row + j0 * g.b_col, g.b_col, g.b_row, panels, intptr_t(width),
                       intptr_t(columns), intptr_t(depth));
 }
 template <class T, class Packer>
-void pack_panels(const void* packer, T* panels, int k, int depth, int j, int columns, int width) {
+void pack_panels(const void* packer, T* panels, int k, int depth, int j, int columns, int width,
+                 [[maybe_unused]] PanelCopies<T>* copies) {
+#if MB_COLLECTS_PANELS
+  if (copies && static_cast<const Packer*>(packer)->leaves(*copies, k, depth, j, columns, width)) return;
+#endif
   for (; columns > 0; columns -= width, j += width, panels += intptr_t(width) * depth)
     (*static_cast<const Packer*>(packer))(panels, k, depth, j, columns < width ? columns : width, width);
 }
@@ -75,7 +83,8 @@ struct Blocks {
     columns = kColumnBytes / kSize / depth / width * width;
     // Rows in place are as good where they are contiguous and few panels pass by, unless tiles load them as vectors; a
     // step between their elements would share few sets of the nearest cache.
-    pack_rows = kRowVectors || (g.a_col != 1 ? g.k > kLeastDepth : !shallow && g.n > 8 * width);
+    pack_rows = kRowVectors ||
+                (g.a_col != 1 ? g.k > kLeastDepth : !shallow && g.n > 8 * width && g.a_row % (2048 / kSize) == 0);
   }
   MB_INLINE intptr_t whole_tiles(intptr_t of) const { return (of + tall - 1) / tall * tall; }
   // The last rows that tiles of `fewer` rows compute sooner than tall ones, one or two tiles of them.
@@ -105,9 +114,13 @@ struct Blocks {
 // `rows` packs it: rows(to, step, a, count, depth) writes `count` rows of `depth` elements, `step` apart, from where the
 // element `a` would be. `start`: as in TileSteps.
 template <class T, class... Rows>
-MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T> pack, const void* packer,
+MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, PackPanels<T> pack, const void* packer,
                                  const T* start, const Rows&... rows) {
   alignas(16) T edge[kMostPackedRows * kMostTileBytes / sizeof(T)];
+#if MB_COLLECTS_PANELS
+  int32_t places[kPanelBytes / kTileVectors / 32];
+  PanelCopies<T> copies = {places};
+#endif
   Blocks<T> blocks(g, bytes);
   if constexpr (sizeof...(rows) != 0) blocks.pack_rows = true;
   const intptr_t width = blocks.width, depth = blocks.depth, tall = blocks.tall;
@@ -127,8 +140,8 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T
         tile.m = g.m - i < blocks.rows ? g.m - i : blocks.rows;
         tile.a = g.a + i * g.a_row + k * g.a_col;
         const intptr_t short_rows = tile_rows(bytes), low = blocks.low_rows(tile.m, short_rows);
-        TileSteps<T> steps = {tall * g.a_row, short_rows * g.a_row, low, nullptr, nullptr, g.b_col, 0, 0, nullptr,
-                              g.b_row};
+        TileSteps<T> steps = {
+            tall * g.a_row, short_rows * g.a_row, low, nullptr, nullptr, g.b_col, 0, 0, nullptr, g.b_row, nullptr};
         if (fetches) {
           constexpr intptr_t kLine = 64 / sizeof(T);
           const intptr_t tiles = (tile.m + tall - 1) / tall;
@@ -161,11 +174,19 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T
           if (MB_HALF_PANELS && bytes == 64 && group == width) tile.b_row = tile.n <= width / 2 ? width / 2 : width;
           T* const panel = panels + (one_block ? at % group : at) * tile.k;
           steps.raw = in_tiles && tile.n == width ? g.b + k * g.b_row + j + at : nullptr;
+          steps.copies = nullptr;
           if (i == 0 && at % group == 0 && !steps.raw) {
             const intptr_t some = columns - at < group ? columns - at : group;
             if (some % width != 0)
               clear_bytes(panel + some / width * width * tile.k, size_t(width * tile.k) * sizeof(T));
-            pack(packer, panel, int(k), int(tile.k), int(j + at), int(some), int(MB_HALF_PANELS ? tile.b_row : width));
+            PanelCopies<T>* tiles = nullptr;
+#if MB_COLLECTS_PANELS
+            copies.left = false;
+            if (bytes == 64 && tile.b_row == width && tile.m - low >= tall) tiles = &copies;
+#endif
+            pack(packer, panel, int(k), int(tile.k), int(j + at), int(some), int(MB_HALF_PANELS ? tile.b_row : width),
+                 tiles);
+            if (tiles && tiles->left) steps.copies = tiles;
           }
           tile.b = panel;
           steps.next = g.b + k * g.b_row + (j + at + width) * g.b_col;
@@ -180,13 +201,13 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, Pack<T
 // B from column `first` on.
 template <class T>
 struct LaterColumns {
-  Pack<T> pack;
+  PackPanels<T> pack;
   const void* packer;
   int first;
 
-  static void run(const void* columns, T* panel, int k, int depth, int j, int live, int width) {
+  static void run(const void* columns, T* panel, int k, int depth, int j, int live, int width, PanelCopies<T>* copies) {
     const LaterColumns& c = *static_cast<const LaterColumns*>(columns);
-    c.pack(c.packer, panel, k, depth, c.first + j, live, width);
+    c.pack(c.packer, panel, k, depth, c.first + j, live, width, copies);
   }
 };
 
@@ -242,7 +263,7 @@ constexpr int32_t kPackingWork = 8, kGatheringWork = 32;
 
 // The product in parts of some rows and columns, each of them packed by itself.
 template <class T, class... Rows>
-MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack<T> pack, const void* packer,
+MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, PackPanels<T> pack, const void* packer,
                                    const T* start, const Rows&... pack_rows) {
   if (g.members < 2 || int64_t(g.m) * g.n * g.k < kLeastWork)
     return multiply_packed<T>(g, bytes, scratch, pack, packer, start, pack_rows...);
@@ -288,7 +309,7 @@ MB_NOINLINE void add_rows_in_parts(const Gemm<T>& g) {
 #else
 
 template <class T, class... Rows>
-MB_INLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack<T> pack, const void* packer,
+MB_INLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, PackPanels<T> pack, const void* packer,
                                  const T* start, const Rows&... rows) {
   multiply_packed<T>(g, bytes, scratch, pack, packer, start, rows...);
 }

@@ -14,7 +14,11 @@ struct QuantizedPanels {
 
   MB_INLINE bool transposed() const { return (Parts & kTransposes) && transposes; }
 
-  // Packs one panel after the other, for multiply() and for multiply_packed().
+  // Packs one panel after the other, for multiply(), and for multiply_packed().
+  static void pack_panels(const void* packer, T* panels, int k, int depth, int j, int columns, int width,
+                          PanelCopies<T>*) {
+    pack(packer, panels, k, depth, j, columns, width);
+  }
   static void pack(const void* packer, T* panel, int k, int depth, int j, int columns, int width) {
     const QuantizedPanels& b = *static_cast<const QuantizedPanels*>(packer);
     constexpr int kDepth = MINBUILD_SMALL_STACK ? 8 : 64;
@@ -104,7 +108,7 @@ MB_NOINLINE void multiply_quantized(const Gemm<T>& g, const QuantizedPanels<T, P
     if (large && takes_packing(g)) {
       const intptr_t columns = QuantizedBlocks<T>(g, widest_bytes()).columns;
       for (intptr_t j = 0; j < g.n; j += columns) {
-        const LaterColumns<T> later = {QuantizedPanels<T, Parts, Packs>::pack, &b, int(j)};
+        const LaterColumns<T> later = {QuantizedPanels<T, Parts, Packs>::pack_panels, &b, int(j)};
         Gemm<T> part = g;
         part.n = g.n - j < columns ? g.n - j : columns;
         part.c += j * g.c_col;

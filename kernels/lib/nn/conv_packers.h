@@ -84,6 +84,28 @@ struct TapRows {
 // Columns of X: some outputs as every tap reads them. Runs are copied by whole vectors; what is too much is copied over.
 template <class T>
 struct ColumnPacker : TapRows<T> {
+  // Leaves a whole panel to a tile, if two runs at most make a vector of a row.
+  MB_NOINLINE bool leaves(PanelCopies<T>& copies, int k, int depth, int j, int columns, int width) const {
+    if (columns < width) return false;
+    const int lanes = width / kTileVectors;
+    OutputRows::RunIterator iterator(this->rows, j);
+    for (auto& source : copies.sources) {
+      int length = int(iterator.run(lanes));
+      source = {iterator.place(), iterator.place(), length};
+      iterator.advance(length);
+      if (length == lanes) continue;
+      if (iterator.run(lanes) < lanes - length) return false;
+      source.rest = iterator.place() - length;
+      iterator.advance(lanes - length);
+    }
+    copies.left = true;
+    copies.x = this->planes;
+    if (copies.first == k) return true;
+    copies.first = k;
+    for (int i = 0; i < depth; ++i) copies.rows[i] = int32_t(this->row(k + i) - this->planes);
+    return true;
+  }
+
   // The same copies for each of `depth` rows, from `x` + from[i] to to[i]; all of them unrolled if kCopies is not 0.
   template <class V, int kCopies>
   static MB_INLINE void copy_rows(const ColumnPacker& taps, T* panel, int k, int depth, int width, const intptr_t* from,
@@ -118,6 +140,7 @@ struct ColumnPacker : TapRows<T> {
         for (int i = 0; i < length; i += V::size, ++copies) from[copies] = iterator.place() + i, to[copies] = done + i;
         iterator.advance(length);
       }
+      if (W::bytes == 64) return copy_rows<V, 0>(*taps, panel, k, depth, width, from, to, copies);
       if (copies == kTileVectors) copy_rows<V, kTileVectors>(*taps, panel, k, depth, width, from, to, copies);
       else if (copies == kTileVectors + 1)
         copy_rows<V, kTileVectors + 1>(*taps, panel, k, depth, width, from, to, copies);
@@ -132,6 +155,7 @@ struct ColumnPacker : TapRows<T> {
 // Columns of X': some taps, at outputs from k on.
 template <class T>
 struct TransposedPacker : TapRows<T> {
+  static bool leaves(PanelCopies<T>&, int, int, int, int, int) { return false; }
   struct Body {
     template <class W>
     static MB_INLINE void run(const TransposedPacker* taps, T* panel, int k, int depth, int j, int columns, int width) {

@@ -173,7 +173,7 @@ struct PackedConv : Weights... {
   }
 
   template <class... Rows>
-  void multiply(const Gemm<T>& g, Pack<T> pack, const void* packer, const Rows&... rows) const {
+  void multiply(const Gemm<T>& g, PackPanels<T> pack, const void* packer, const Rows&... rows) const {
 #if MB_THREADS > 1
     Gemm<T> shared = g;
     shared.team = c.team, shared.members = members, shared.share = share;

@@ -20,10 +20,11 @@ struct PaddedProduct {
   T* c;
   bool accumulate;
 
-  // Writes the rows of X that some unit's outputs need, `width` apart, for one or two units.
+  // Writes the `count` rows of X that begin at `rows` of the planes, at the outputs of one or two units.
   struct Body {
     template <class W>
-    static MB_INLINE void run(const PaddedProduct* p, T* panel, int unit, int units, intptr_t k, intptr_t depth) {
+    static MB_INLINE void run(const PaddedProduct* p, T* panel, int unit, int units, const int32_t* rows,
+                              intptr_t count) {
       using V = typename W::template of<T>;
       using Short = Vec<T, 16 / int(sizeof(T))>;
       constexpr int kMost = 2 * kUnit, kFew = 4;  // copies; few of them are unrolled
@@ -38,58 +39,74 @@ struct PaddedProduct {
         for (int i = V::size; i < run->length; i += V::size, ++copies)
           from[copies] = from[copies - 1] + V::size, to[copies] = to[copies - 1] + V::size;
       }
-      if (few) return copy<Short, 0>(*p, panel, own->taps, k, depth, units * kUnit, from, to, copies);
-      if (copies > kFew) return copy<V, 0>(*p, panel, own->taps, k, depth, units * kUnit, from, to, copies);
+      const T* x = p->taps.planes;
+      if (few) return copy<Short, 0>(x, panel, rows, count, units * kUnit, from, to, copies);
+      if (copies > kFew) return copy<V, 0>(x, panel, rows, count, units * kUnit, from, to, copies);
       for (; copies < kFew; ++copies) from[copies] = from[copies - 1], to[copies] = to[copies - 1];
-      copy<V, kFew>(*p, panel, own->taps, k, depth, units * kUnit, from, to, copies);
+      copy<V, kFew>(x, panel, rows, count, units * kUnit, from, to, copies);
     }
 
     template <class V, int kCopies>
-    static MB_INLINE void copy(const PaddedProduct& p, T* panel, uint32_t seen, intptr_t k, intptr_t depth, int width,
+    static MB_INLINE void copy(const T* planes, T* panel, const int32_t* rows, intptr_t count, int width,
                                const intptr_t* from, const intptr_t* to, int copies) {
-      int tap = int(k % p.taps.taps);
-      const T* channel = p.taps.planes + k / p.taps.taps * p.taps.step;
       intptr_t own_from[kCopies + 1], own_to[kCopies + 1];
       unroll<kCopies>([&](auto i) MB_LAMBDA { own_from[i] = from[i], own_to[i] = to[i]; });
-      for (; depth > 0; --depth) {
-        if (seen >> tap & 1) {
-          const T* x = channel + p.taps.places[tap];
-          if constexpr (kCopies != 0) {
-            unroll<kCopies>([&](auto i) MB_LAMBDA { V::load(x + own_from[i]).store(panel + own_to[i]); });
-          } else {
-            for (int i = 0; i < copies; ++i) V::load(x + from[i]).store(panel + to[i]);
-          }
-          panel += width;
+      for (; count > 0; --count, panel += width) {
+        const T* x = planes + *rows++;
+        if constexpr (kCopies != 0) {
+          unroll<kCopies>([&](auto i) MB_LAMBDA { V::load(x + own_from[i]).store(panel + own_to[i]); });
+        } else {
+          for (int i = 0; i < copies; ++i) V::load(x + from[i]).store(panel + to[i]);
         }
-        if (++tap == p.taps.taps) tap = 0, channel += p.taps.step;
       }
     }
   };
 
-  MB_INLINE void pack([[maybe_unused]] int bytes, T* panel, int unit, int units, intptr_t k, intptr_t some) const {
+  MB_INLINE void pack([[maybe_unused]] int bytes, T* panel, int unit, int units, const int32_t* rows,
+                      intptr_t count) const {
 #if MINBUILD_AVX512
-    if (bytes == 64) return run_widest<Body>(this, panel, unit, units, k, some);
+    if (bytes == 64) return run_widest<Body>(this, panel, unit, units, rows, count);
 #endif
-    run_wide<Body>(this, panel, unit, units, k, some);
+    run_wide<Body>(this, panel, unit, units, rows, count);
   }
 
-  // Where the elements of W are at the depths that `seen` has; returns how many.
-  MB_INLINE intptr_t fill_list(int32_t* list, uint32_t seen, intptr_t k, intptr_t some) const {
-    int32_t* to = list;
-    int tap = int(k % taps.taps);
-    int32_t at = int32_t(k / taps.taps * w_step);
-    for (; some > 0; --some) {
-      *to = at + tap;
-      to += seen >> tap & 1;
-      if (++tap == taps.taps) tap = 0, at += int32_t(w_step);
+#if MINBUILD_AVX512
+  // True if a tile collects the panel of some units, each of a run or two. The second may be elsewhere, so that lanes
+  // before it, which are not taken, may be before the planes, but not before what stands there: the order.
+  MB_INLINE bool leaves(PanelCopies<T>& copies, int unit, int units) const {
+    for (int i = 0; i < units; ++i) {
+      const OutputUnit* own = order.units + unit + i;
+      const OutputRun* run = order.runs + own[0].run;
+      const int32_t runs = own[1].run - own[0].run;
+      if (runs > 2) return false;
+      copies.sources[i] = {run[0].place, run[runs - 1].place - run[runs - 1].column % kUnit, run[0].length};
     }
-    return to - list;
+    return true;
+  }
+#endif
+
+  // Where the elements of W are at the depths that `seen` has, and the rows of X; returns how many.
+  MB_NOINLINE intptr_t fill_lists(int32_t* list, int32_t* rows, uint32_t seen, intptr_t k, intptr_t some) const {
+    const int32_t* const first = list;
+    int tap = int(k % taps.taps);
+    int32_t channel = int32_t(k / taps.taps), at = int32_t(channel * w_step), row = int32_t(channel * taps.step);
+    for (; some > 0; tap = 0, at += int32_t(w_step), row += int32_t(taps.step)) {
+      const int end = some < taps.taps - tap ? tap + int(some) : taps.taps;
+      some -= end - tap;
+      for (uint32_t left = (seen >> tap << tap) & (~uint32_t(0) >> (kMostTaps - end)); left != 0; left &= left - 1) {
+        const int now = __builtin_ctz(left);
+        *list++ = at + now, *rows++ = row + taps.places[now];
+      }
+    }
+    return list - first;
   }
 
   // Some filters at some units, with panels in `scratch`.
   MB_NOINLINE void multiply(intptr_t first_filter, intptr_t filters, int first_unit, int units, T* scratch) const {
     const int bytes = widest_bytes(), wide = bytes == 64 ? 2 : 1;
-    int32_t list[kPanelBytes / kTileVectors / 32];
+    int32_t list[kPanelBytes / kTileVectors / 32], rows[kPanelBytes / kTileVectors / 32];
+    PanelCopies<T> copies = {rows};
+    copies.x = taps.planes;
     Gemm<T> tile = {filters, 2 * kUnit, depth, nullptr, w_row, 1, nullptr, 0, 1, nullptr, order.columns};
     const Blocks<T> blocks(tile, bytes);
     const int most = int(blocks.columns) / kUnit & -2, last = first_unit + units;
@@ -107,14 +124,18 @@ struct PaddedProduct {
             now = wide == 2 && unit + 1 < end && own[0].taps == own[1].taps ? 2 : 1;
             if (unit == from || own->taps != listed) {
               listed = own->taps;
-              tile.k = fill_list(list, listed, k, some);
+              tile.k = fill_lists(list, rows, listed, k, some);
             }
-            if (i == 0) pack(bytes, panel, unit, now, k, some);
+            const PanelCopies<T>* collected = nullptr;
+#if MINBUILD_AVX512
+            if (i == 0 && bytes == 64 && leaves(copies, unit, now)) collected = &copies;
+#endif
+            if (i == 0 && !collected) pack(bytes, panel, unit, now, rows, tile.k);
             tile.a = w + (first_filter + i) * w_row;
             tile.a_col = unit == from && w_row < depth ? packed_tile_rows(bytes) * w_row : 0;
             tile.b = panel, tile.b_row = now * kUnit;
             tile.c = c + (first_filter + i) * order.columns + unit * kUnit;
-            multiply_listed(tile, bytes, list);
+            multiply_listed(tile, bytes, list, collected);
           }
         }
       }

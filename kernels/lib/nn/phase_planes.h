@@ -4,7 +4,14 @@
 #ifndef MINBUILD_LIB_NN_PHASE_PLANES_H_
 #define MINBUILD_LIB_NN_PHASE_PLANES_H_
 
-#include "minbuild/kernel.h"
+#include "lib/simd/vec.h"
+
+// True in libraries of layers so large that moving every other element at a time takes part of their run time.
+#if defined(MB_CONV_PAIRS) && MB_SHUFFLES
+#define MB_MOVES_PAIRS MB_CONV_PAIRS
+#else
+#define MB_MOVES_PAIRS 0
+#endif
 
 namespace minbuild {
 
@@ -24,6 +31,11 @@ struct Planes {
   // Copies images to their planes, or outwards. What has no counterpart is left alone.
   template <class T>
   MB_NOINLINE void move(T* image_at, T* plane, bool outwards) const {
+#if MB_MOVES_PAIRS
+    if constexpr (Axes == 2 && Strides && sizeof(T) == 4) {
+      if (axes[1].stride == 2 && axes[1].phases == 2) return move_pairs(image_at, plane, outwards);
+    }
+#endif
     using V = Width<kNarrowBytes>::of<T>;
     constexpr int kRow = Axes - 1, kLine = Axes - 2;
     int number = 0;
@@ -65,6 +77,49 @@ struct Planes {
       plane += size;
     } while (Strides && (number += size) < step);
   }
+
+#if MB_MOVES_PAIRS
+  // The same where lines have two phases: of a pair of neighbours one is in each.
+  template <class T>
+  MB_NOINLINE void move_pairs(T* image_at, T* plane, bool outwards) const {
+    using V = Vec<T, 4>;
+    using Raw = typename V::Raw;
+    const PlaneAxis &down = axes[0], &across = axes[1];
+    const int left = across.pad / 2, right = (across.pad + 1) / 2;  // where the first pair is
+    const int lefts = smaller((across.in + 1) / 2, across.extent - left),
+              rights = smaller(across.in / 2, across.extent - right), pairs = smaller(lefts, rights);
+    const int parity = across.pad % 2;
+    for (int phase = 0; phase < down.phases; ++phase, plane += 2 * size) {
+      const int pad = down.pad - phase, first = pad > 0 ? (pad + down.stride - 1) / down.stride : 0;
+      const int lines = smaller((down.in + pad + down.stride - 1) / down.stride, down.extent) - first;
+      T* channel = image_at + (first * down.stride - pad) * across.in;
+      T* own = plane + first * down.pitch;
+      for (int c = 0; c < channels; ++c, channel += image, own += step) {
+        T *line = channel, *a = own + parity * size + left, *b = own + (1 - parity) * size + right;
+        for (int j = 0; j < lines; ++j, line += down.stride * across.in, a += down.pitch, b += down.pitch) {
+          int i = 0;
+          for (; i <= pairs - V::size; i += V::size) {
+            T *even = a + i, *odd = b + i, *both = line + 2 * i;
+            if (outwards) {
+              const Raw x = V::load(even).v, y = V::load(odd).v;
+              V(Raw(__builtin_shufflevector(x, y, 0, 4, 1, 5))).store(both);
+              V(Raw(__builtin_shufflevector(x, y, 2, 6, 3, 7))).store(both + V::size);
+            } else {
+              const Raw x = V::load(both).v, y = V::load(both + V::size).v;
+              V(Raw(__builtin_shufflevector(x, y, 0, 2, 4, 6))).store(even);
+              V(Raw(__builtin_shufflevector(x, y, 1, 3, 5, 7))).store(odd);
+            }
+          }
+          for (; i < lefts || i < rights; ++i) {
+            if (i < lefts) *(outwards ? line + 2 * i : a + i) = *(outwards ? a + i : line + 2 * i);
+            if (i < rights) *(outwards ? line + 2 * i + 1 : b + i) = *(outwards ? b + i : line + 2 * i + 1);
+          }
+        }
+      }
+    }
+  }
+  static int smaller(int x, int y) { return x < y ? x : y; }
+#endif
 };
 
 }  // namespace minbuild

@@ -87,6 +87,13 @@
 #define MB_FAST_WASM 0
 #endif
 
+// True where lanes of two vectors can be put in any order.
+#if MB_SIMD && (defined(__clang__) || __GNUC__ >= 12)
+#define MB_SHUFFLES 1
+#else
+#define MB_SHUFFLES 0
+#endif
+
 #if defined(__GNUC__)                     // clang too
 #pragma GCC diagnostic ignored "-Wpsabi"  // wide vectors never cross a call: everything that takes one is inlined
 #endif

@@ -56,6 +56,8 @@ _FEATURES = {
     "bias": "adds a number to every channel",
     "exchanged": "input gradients of real size, of windows that move by one element",
     "padded": "layers of real size with padding around small images",
+    "pairs": "layers of real size whose windows move by two elements along a line",
+    "wide_images": "layers of real size over images as wide as the vectors of AVX-512",
     "half_panels": "layers of real size whose last outputs half fill the vectors of AVX-512",
     "dequantize": "weights in 4, 8 or 16 bits",
     "dequantize_transposed": "input gradients of layers with such weights",
@@ -236,6 +238,26 @@ class Layer:
             return False
         return 0 < image * images % _TILE_COLUMNS <= _TILE_COLUMNS // 2
 
+    @property
+    def moves_pairs(self) -> bool:
+        """True if neighbours along a line are in turn in two planes."""
+        last = self.axes[-1]
+        return self.packs and len(self.axes) == 2 and last.stride == 2 and last.span > 0
+
+    def has_wide_images(self, propagation: int) -> bool:
+        """True if tiles collect the panels of outputs, or of inputs whose roles are exchanged, from a row or two."""
+        if self.exchanges(propagation):
+            return self.exchanged().has_wide_images(OUTPUT)
+        width = self.axes[-1].outputs
+        if (
+            propagation != OUTPUT
+            or not self.packs
+            or not isinstance(width, int)
+            or self.leaves_padding_out(propagation)
+        ):
+            return False
+        return not self.pointwise and width >= _TILE_COLUMNS // 2
+
     def leaves_padding_out(self, propagation: int) -> bool:
         """True of outputs whose products leave padding out, as packed_conv.h says."""
         if self.exchanges(propagation):
@@ -340,6 +362,8 @@ def call_layer(
             bias=bool(bias),
             exchanged=layer.exchanges(propagation),
             padded=layer.leaves_padding_out(propagation),
+            pairs=layer.moves_pairs,
+            wide_images=layer.has_wide_images(propagation),
             half_panels=layer.has_half_panels(propagation),
         ),
         accumulate=accumulate,

@@ -1,0 +1,24 @@
+// Panels of B that the first tile packs while it multiplies, where a vector of a row comes from one or two places. A
+// tile has time for them that a pass of their own would take.
+#ifndef MINBUILD_LIB_GEMM_PANEL_COPIES_H_
+#define MINBUILD_LIB_GEMM_PANEL_COPIES_H_
+
+#include "lib/simd/vec.h"
+
+namespace minbuild {
+
+template <class T>
+struct PanelCopies {
+  int32_t* rows;      // row i begins at x + rows[i]; there is room for those of a block
+  int first = -1;     // the row of B that rows[0] is
+  bool left = false;  // to the tile
+  const T* x;
+  // Of a vector of each row, the lanes before `split` are at `from`, and all others at `rest`.
+  struct Source {
+    intptr_t from, rest;
+    int split;
+  } sources[2];
+};
+
+}  // namespace minbuild
+#endif  // MINBUILD_LIB_GEMM_PANEL_COPIES_H_

@@ -1,0 +1,89 @@
+"""Convolutions of real size, of which a feature of the library changes how they are computed but no bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import trainers
+
+from minbuild.ir import Plan
+from minbuild.ops import registry
+from minbuild.ops.core.definition import Op, TestCase
+from minbuild.training.library import Library
+
+FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT = "forward", "input gradient", "weight gradient"
+
+
+@dataclass(frozen=True)
+class ConvLayer:
+    """Shapes of the images and of the filters, and the window; pads and strides of 0 and 1 where there are none."""
+
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    strides: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    group: int = 1
+
+    @property
+    def attributes(self) -> dict[str, object]:
+        window = self.w[2:]
+        ones = (1,) * len(window)
+        return {
+            "kernel_shape": window,
+            "strides": self.strides or ones,
+            "pads": self.pads or (0, 0) * len(window),
+            "dilations": self.dilations or ones,
+            "group": self.group,
+            "auto_pad": "NOTSET",
+        }
+
+    def case(self, part: str) -> tuple[Op, TestCase]:
+        """With a bias, or of one gradient alone."""
+        known, random = registry(), np.random.default_rng(1)
+        conv = known.ops[":Conv"]
+        x, w, bias = (random.standard_normal(shape) for shape in (self.x, self.w, self.w[:1]))
+        if part == FORWARD:
+            return conv, TestCase("y", (x, w, bias), self.attributes)
+        assert conv.reference is not None
+        dy = np.random.default_rng(2).standard_normal(np.shape(conv.reference(self.attributes, x, w)))
+        absent = frozenset({1, 2}) if part == INPUT_GRADIENT else frozenset({0, 2})
+        case = TestCase("gradient", (dy, x, w), self.attributes, outputs=3, absent=absent)
+        return known.ops["com.microsoft:ConvGrad"], case
+
+    def plan(self, part: str) -> Plan:
+        return trainers.plan_of(trainers.one_node(*self.case(part)).artifacts, registry())
+
+
+def without(plan: Plan, features: Iterable[str]) -> Plan:
+    return replace(plan, features=tuple(f for f in plan.features if f not in features))
+
+
+def libraries(plans: Iterable[Plan], features: Iterable[str], folder: Path) -> list[Library]:
+    """For all plans: with the features by AVX2 and by AVX-512 as well, and without them likewise."""
+    given, made = list(plans), []
+    for number, some in enumerate((given, [without(plan, features) for plan in given])):
+        contents = trainers.contents_of(some)
+        for avx512 in (False, True):
+            own = folder / f"{number}-{avx512}"
+            own.mkdir()
+            made.append(trainers.library_of(replace(contents, avx512=avx512), registry(), own))
+    return made
+
+
+def assert_same_bits(
+    made: list[Library], layer: ConvLayer, part: str, plan: Plan, features: Iterable[str]
+) -> None:
+    """Of a step by each of the libraries, and near the reference."""
+    op, case = layer.case(part)
+    one, plain = trainers.one_node(op, case), without(plan, features)
+    results = [
+        trainers.run(library, p, one) for library, p in zip(made, (plan, plan, plain, plain), strict=True)
+    ]
+    for key, array in trainers.expected(op, case).items():
+        for found in results:
+            assert not trainers.disagreement(found[key], array, 64)
+            assert found[key].tobytes() == results[0][key].tobytes()
