@@ -10,7 +10,7 @@
 
 namespace minbuild {
 
-// As in conv.py: outputs of a unit, which share their taps; groups of outputs that may begin with a unit of their own; taps
+// As in conv_layer.py: outputs of a unit, which share their taps; groups of outputs that may begin with a unit of their own; taps
 // that a mask has bits for.
 constexpr int kUnit = 16, kMostGroups = 8, kMostTaps = 32;
 

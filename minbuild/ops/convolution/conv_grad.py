@@ -11,9 +11,10 @@ import numpy as np
 
 from minbuild.ir import Call, TensorType
 from minbuild.ir.dims import Dim, product
-from minbuild.ops.convolution.conv import LAYER_KERNELS, Layer, call_layer
+from minbuild.ops.convolution.conv import LAYER_KERNELS, call_layer
 from minbuild.ops.convolution.conv_cases import VARIANTS, large_cases
 from minbuild.ops.convolution.conv_channels import channels_of_gradients
+from minbuild.ops.convolution.conv_layer import Layer
 from minbuild.ops.convolution.conv_params import INPUT_GRADIENT, WEIGHT_GRADIENT
 from minbuild.ops.convolution.conv_reference import filters_of, grouped, receptive_fields
 from minbuild.ops.convolution.sliding_window import axes, unpadded

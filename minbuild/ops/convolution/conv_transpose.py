@@ -9,7 +9,9 @@ import numpy as np
 
 from minbuild.ir import Shape, TensorType
 from minbuild.ir.dims import Dim
-from minbuild.ops.convolution import conv as _conv
+from minbuild.ops.convolution.conv import LAYER_KERNELS, call_layer
+from minbuild.ops.convolution.conv_layer import Layer
+from minbuild.ops.convolution.conv_params import INPUT_GRADIENT, OUTPUT, WEIGHT_GRADIENT
 from minbuild.ops.convolution.sliding_window import Axis, padding_of, split_padding, taps_of, unpadded
 from minbuild.ops.core.definition import KernelCall, Op, OpContext, TestCase, UnsupportedUse, require_equal
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
@@ -80,13 +82,13 @@ def _body(b: GraphBuilder) -> Results:
     return y + b.x[2].reshape(column)
 
 
-def _layer(ctx: OpContext, x: Shape, w: Shape) -> _conv.Layer:
-    return _conv.Layer.over(ctx, w, window_of(ctx.attributes, x, w))
+def _layer(ctx: OpContext, x: Shape, w: Shape) -> Layer:
+    return Layer.over(ctx, w, window_of(ctx.attributes, x, w))
 
 
 def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     names = (ctx.result(0), ctx.name(0), ctx.name(1))
-    return (_conv.call_layer(_layer(ctx, ctx.shape(0), ctx.shape(1)), _conv.INPUT_GRADIENT, names),)
+    return (call_layer(_layer(ctx, ctx.shape(0), ctx.shape(1)), INPUT_GRADIENT, names),)
 
 
 def _reference(
@@ -155,7 +157,7 @@ conv_transpose = Op(
     decomposes_to=("Add",),
     reference=_reference,
     lower=_lower,
-    kernels=_conv.LAYER_KERNELS,
+    kernels=LAYER_KERNELS,
     cases=_cases,
     gradient=_gradient,
 )
@@ -178,15 +180,13 @@ def _grad_calls(ctx: OpContext) -> Iterator[KernelCall]:
     layer, (dy, x, w) = _layer(ctx, ctx.shape(1), ctx.shape(2)), ctx.names[:3]
     dx, dw, db = (ctx.result(i) if i < len(ctx.result_names) else "" for i in range(3))
     if dw:
-        yield _conv.call_layer(
-            layer, _conv.WEIGHT_GRADIENT, (dw, dy, x), accumulate=int(1 in ctx.accumulates)
-        )
+        yield call_layer(layer, WEIGHT_GRADIENT, (dw, dy, x), accumulate=int(1 in ctx.accumulates))
     if db:
         tensor = TensorType(ctx.element(), ctx.shape(0))
         others = (0, *range(2, ctx.rank()))
         yield reduce_over(db, dy, tensor, others, accumulate=int(2 in ctx.accumulates))
     if dx:
-        yield _conv.call_layer(layer, _conv.OUTPUT, (dx, dy, w))
+        yield call_layer(layer, OUTPUT, (dx, dy, w))
 
 
 def _grad_reference(
@@ -237,7 +237,7 @@ conv_transpose_grad = Op(
     infer=_grad_infer,
     reference=_grad_reference,
     lower=_lower_grad,
-    kernels=(*_conv.LAYER_KERNELS, reduce_kernel),
+    kernels=(*LAYER_KERNELS, reduce_kernel),
     accumulates=frozenset({1, 2}),
     cases=_grad_cases,
     decompose_for_grad=_grad_parts,

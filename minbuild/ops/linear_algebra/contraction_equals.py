@@ -10,7 +10,8 @@ import numpy as np
 from minbuild.ir import Shape, TensorType
 from minbuild.ir.dims import product
 from minbuild.ops.arithmetic.arithmetic import add_kernel
-from minbuild.ops.convolution.conv import INPUT_GRADIENT, OUTPUT, conv_kernel
+from minbuild.ops.convolution.conv import conv_kernel
+from minbuild.ops.convolution.conv_params import INPUT_GRADIENT, OUTPUT
 from minbuild.ops.core.broadcasting import broadcast_loop_of
 from minbuild.ops.core.definition import FLOAT, EqualLowering, KernelCall, KernelFunction
 from minbuild.ops.linear_algebra.contraction import contraction_kernel, order_of

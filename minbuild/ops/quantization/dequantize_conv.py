@@ -14,13 +14,12 @@ import numpy as np
 from minbuild.ir import Call, ElementType, TensorType
 from minbuild.ir.dims import Dim, product
 from minbuild.ops.convolution.conv import (
-    INPUT_GRADIENT,
-    OUTPUT,
-    Layer,
     conv,
     dequantizing_kernel,
     dequantizing_packed_kernel,
 )
+from minbuild.ops.convolution.conv_layer import Layer
+from minbuild.ops.convolution.conv_params import INPUT_GRADIENT, OUTPUT
 from minbuild.ops.core.definition import FLOAT, KernelCall, Op, OpContext, TestCase, first_input
 from minbuild.ops.quantization.dequantize import OWN, Format, operands
 
