@@ -81,8 +81,8 @@ struct Blocks {
     const intptr_t blocks = (g.m + rows - 1) / rows;  // of about the same size
     if (blocks > 0) rows = whole_tiles((g.m + blocks - 1) / blocks);
     columns = kColumnBytes / kSize / depth / width * width;
-    // Rows in place are as good where they are contiguous and few panels pass by, unless tiles load them as vectors; a
-    // step between their elements would share few sets of the nearest cache.
+    // Rows in place are as good where they are contiguous, unless tiles load them as vectors, or many panels pass by rows
+    // that share few sets of the nearest cache. Elements with a step between them always do.
     pack_rows = kRowVectors ||
                 (g.a_col != 1 ? g.k > kLeastDepth : !shallow && g.n > 8 * width && g.a_row % (2048 / kSize) == 0);
   }
