@@ -226,40 +226,71 @@ MB_NOINLINE void divide_among(Gemm<T>& g, Team* team, int64_t bytes, intptr_t el
   g.members = room < team->members ? int32_t(room) : team->members;
 }
 
-// Parts of a product, or of several of the same sizes: their rows and columns, and how many there are of each.
-struct Partition {
-  intptr_t rows, columns, down = 1, across = 1;
+// An axis of a product in `count` pieces: `many` of `large` elements each, then such of `small` ones.
+struct Cuts {
+  int32_t all, large, small, many, count;
+
+  MB_INLINE int32_t at(int32_t piece) const {
+    const int32_t some = piece < many ? piece : many, place = some * large + (piece - some) * small;
+    return place < all ? place : all;
+  }
+  MB_INLINE int32_t length(int32_t piece) const { return at(piece + 1) - at(piece); }
 };
 
-// Whole tiles for each part, in turns in which every member has one, such that the last one ends soonest. As each packs its
-// rows and columns by itself, `row` and `column` are multiplications that take as long as packing an element of these.
-// Products of real size take twice as many turns, as threads are not equally fast.
+// Pieces of whole units; if `uneven`, half of them are three times as long as the others.
+MB_NOINLINE inline Cuts cuts_of(intptr_t length, int32_t pieces, int32_t unit, bool uneven) {
+  const int32_t all = length, units = (all + unit - 1) / unit, many = uneven ? pieces / 2 : 0, rest = pieces - many;
+  const int32_t large = 3 * units / (2 * pieces), small = (units - many * large + rest - 1) / rest;
+  Cuts cuts = {all, large * unit, small * unit, many, pieces};
+  while (cuts.count > 1 && cuts.at(cuts.count - 1) == all) --cuts.count;
+  return cuts;
+}
+
+// Parts of a product, or of several of the same sizes: some rows of some columns, large ones first.
+struct Partition {
+  Cuts rows, columns;
+
+  MB_INLINE int32_t count() const { return rows.count * columns.count; }
+};
+
+// Whole tiles for each part, such that the last member ends soonest, where each takes the next part whenever it has done
+// one. As each part packs its rows and columns by itself, `row` and `column` are multiplications that take as long as
+// packing an element of these. Products of real size have two parts for each member, as threads are not equally fast.
 template <class T>
 MB_NOINLINE Partition partition_of(const Gemm<T>& g, int bytes, int32_t products, int32_t row, int32_t column) {
   const int32_t members = g.members, tall = packed_tile_rows(bytes), m = g.m, n = g.n,
                 width = int32_t(unsigned(bytes) / sizeof(T)) * kTileVectors;
   const int32_t least = int64_t(m) * n * g.k < 32 * members * kLeastWork || products > 1 ? 1 : 2;
-  Partition best = {m, n};
-  int64_t shortest = INT64_MAX;
-  for (int32_t across = 1; across <= 2 * members; ++across) {
-    if (across > 1 && (products > 1 || (across - 1) * width >= n)) break;
-    const int32_t columns = ((n + across - 1) / across + width - 1) / width * width;
+  Partition best = {cuts_of(m, 1, 1, false), cuts_of(n, 1, 1, false)};
+  int64_t shortest = INT64_MAX / members;
+  for (int32_t across = 1; across <= (products > 1 ? 1 : 2 * members) && (across - 1) * width < n; ++across)
     for (int32_t turns = least; turns < least + 3; ++turns) {
       const int32_t down = turns * members / (across * products);
       if (down == 0) continue;
-      const int32_t rows = ((m + down - 1) / down + tall - 1) / tall * tall;
-      // Its last rows must be in tiles as those of the whole: see low_rows.
-      if (kTallerTiles && rows < m && m % rows != 0 && m % rows < tall) continue;
-      const int64_t length = turns * (int64_t(rows) * columns + int64_t(row) * rows + int64_t(column) * columns);
-      if (length < shortest) shortest = length, best = {rows, columns};
+      for (int uneven = 0; uneven < 3; ++uneven) {
+        const Partition parts = {cuts_of(m, down, tall, uneven == 1), cuts_of(n, across, width, uneven == 2)};
+        // Its last rows must be in tiles as those of the whole: see low_rows.
+        const int32_t last = parts.rows.length(parts.rows.count - 1);
+        if (kTallerTiles && last < m && last < tall) continue;
+        int64_t ends[MB_THREADS] = {}, length = 0;
+        for (int32_t part = 0; part < products * parts.count(); ++part) {
+          int64_t* first = ends;
+          for (int32_t member = 1; member < members; ++member)
+            if (ends[member] < *first) first = ends + member;
+          const int64_t high = parts.rows.length(part % parts.rows.count);
+          const int64_t wide = parts.columns.length(part / parts.rows.count % parts.columns.count);
+          *first += high * wide + row * high + column * wide;
+          if (*first > length) length = *first;
+        }
+        length += (length >> 6) * turns;  // few parts where it is much the same
+        if (length < shortest) shortest = length, best = parts;
+      }
     }
-  }
-  best.down = (m + best.rows - 1) / best.rows, best.across = (n + best.columns - 1) / best.columns;
   return best;
 }
 
 // Multiplications that take as long as packing an element, and as gathering it from elsewhere.
-constexpr int32_t kPackingWork = 8, kGatheringWork = 32;
+constexpr int32_t kPackingWork = 8, kGatheringWork = 8;
 
 // The product in parts of some rows and columns, each of them packed by itself.
 template <class T, class... Rows>
@@ -269,16 +300,11 @@ MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack
     return multiply_packed<T>(g, bytes, scratch, pack, packer, start, pack_rows...);
   const Partition parts = partition_of(g, bytes, 1, sizeof...(Rows) == 0 ? kPackingWork : kGatheringWork,
                                        packer == &g ? kPackingWork : kGatheringWork);
-  const intptr_t rows = parts.rows, columns = parts.columns, across = parts.across, down = parts.down;
-  for_parts(g.team, g.members, across * down, [&](int32_t part, int32_t member) {
-    const intptr_t i = part / across * rows, j = part % across * columns;
-    Gemm<T> some = g;
-    some.m = g.m - i < rows ? g.m - i : rows;
-    some.n = g.n - j < columns ? g.n - j : columns;
-    some.a += i * g.a_row;
-    some.c += i * g.c_row + j * g.c_col;
+  for_parts(g.team, g.members, parts.count(), [&](int32_t part, int32_t member) {
+    const int32_t down = part % parts.rows.count, across = part / parts.rows.count, j = parts.columns.at(across);
+    Gemm<T> some = part_of(g, parts.rows.at(down), parts.rows.length(down), j, parts.columns.length(across));
     const bool plain = packer == &g;
-    if (plain) some.b += j * g.b_col;
+    if (!plain) some.b = g.b;
     const LaterColumns<T> later = {pack, packer, int(j)};
     multiply_packed<T>(some, bytes, scratch + member * g.share, plain ? pack : LaterColumns<T>::run,
                        plain ? static_cast<const void*>(&some) : &later, start ? start + j : nullptr, pack_rows...);

@@ -146,12 +146,10 @@ struct PaddedProduct {
   MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, T* scratch) const {
     if (g.members < 2 || int64_t(g.m) * g.n * g.k < kLeastWork) return multiply(0, g.m, 0, order.count, scratch);
     const Partition parts = partition_of(g, widest_bytes(), 1, 0, kGatheringWork);
-    const int units = int(parts.columns) / kUnit;
-    for_parts(g.team, g.members, parts.across * parts.down, [&](int32_t part, int32_t member) {
-      const intptr_t i = part / parts.across * parts.rows;
-      const int unit = int(part % parts.across) * units;
-      multiply(i, g.m - i < parts.rows ? g.m - i : parts.rows, unit,
-               order.count - unit < units ? order.count - unit : units, scratch + member * g.share);
+    for_parts(g.team, g.members, parts.count(), [&](int32_t part, int32_t member) {
+      const int32_t down = part % parts.rows.count, across = part / parts.rows.count;
+      const int unit = parts.columns.at(across) / kUnit, units = parts.columns.at(across + 1) / kUnit - unit;
+      multiply(parts.rows.at(down), parts.rows.length(down), unit, units, scratch + member * g.share);
     });
   }
 #endif

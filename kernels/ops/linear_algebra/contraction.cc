@@ -17,19 +17,20 @@ MB_INLINE void multiply_side_by_side(const Axes& axes, Gemm<T> g, const Tensor* 
   for (int axis = 0; axis < axes.rows; ++axis) products *= axes.sizes[axis];
   if (g.members < 2 || products < 2 || int64_t(g.m) * g.n * g.k * products < kLeastWork)
     return axes.multiply(g, 0, scratch, start);
-  Partition parts = {g.m, g.n};
+  Cuts rows = cuts_of(g.m, 1, 1, false);
   if (products < 4 * g.members && takes_packing(g)) {
-    const Partition finer = partition_of(g, widest_bytes(), int32_t(products), kPackingWork, kPackingWork);
+    const Cuts finer = partition_of(g, widest_bytes(), int32_t(products), kPackingWork, kPackingWork).rows;
     // The last rows, too, are packed, as all of them together: sums have another order where they are not.
-    if (takes_packing(part_of(g, (finer.down - 1) * finer.rows, finer.rows, 0, g.n))) parts = finer;
+    if (takes_packing(part_of(g, finer.at(finer.count - 1), g.m, 0, g.n))) rows = finer;
   }
-  const intptr_t all = products * parts.down, each = (all + 4 * g.members - 1) / (4 * g.members);
+  const intptr_t all = products * rows.count, each = (all + 4 * g.members - 1) / (4 * g.members);
   for_parts(g.team, g.members, (all + each - 1) / each, [&](int32_t part, int32_t member) {
     const intptr_t first = part * each, end = first + each < all ? first + each : all;
     for (intptr_t number = first; number < end; ++number) {
-      Gemm<T> one = part_of(g, number % parts.down * parts.rows, parts.rows, 0, g.n);
+      const int32_t down = int32_t(number % rows.count);
+      Gemm<T> one = part_of(g, rows.at(down), rows.length(down), 0, g.n);
       one.members = 1;
-      intptr_t left = number / parts.down;
+      intptr_t left = number / rows.count;
       for (int axis = axes.rows - 1; axis >= 0; --axis) {
         const intptr_t i = left % axes.sizes[axis];
         left /= axes.sizes[axis];
