@@ -70,6 +70,7 @@ struct PlaneConv : StoredWeights<T, Features> {
   int32_t members = 1;
   intptr_t share = 0;  // elements of planes and grid; all but the first member's are behind `places`
   T* shares;
+  int32_t first_row = 0, some_rows = 0;  // of the product that a part computes; 0: all
 #endif
 
   // A window of one element needs no planes. One filter per channel is no matter of matrices.
@@ -195,6 +196,13 @@ struct PlaneConv : StoredWeights<T, Features> {
   }
 #if MB_THREADS > 1
   int64_t channels_and_taps() const { return int64_t(xs.channels) * taps; }
+  // True if rows of the product are divided: of pointwise windows without groups, and not if parts turned into dot products.
+  bool divides_rows() const {
+    if constexpr (Features::kDequantize) {
+      if (this->matrix) return false;
+    }
+    return pointwise() && groups == 1 && (propagation != kWeightGradient || xs.channels % kWhole == 0);
+  }
   // Itself, in the memory of a member.
   MB_INLINE PlaneConv of_member(int32_t member) const {
     PlaneConv own = *this;
@@ -235,15 +243,7 @@ struct PlaneConv : StoredWeights<T, Features> {
 #endif
     }
 #if MB_THREADS > 1
-    // Pointwise, without groups that the threads share: rows of the product, which parts must not turn into dot products.
-    constexpr int kWhole = 64 / sizeof(T);
-    if (pointwise() && groups == 1 && (propagation != kWeightGradient || channels % kWhole == 0)) {
-      const int64_t bytes = int64_t(product.m) * product.n * product.k / (kLeastWork / (2 * kLeastBytes));
-      return for_ranges(team, product.m, bytes, kWhole, [&](intptr_t first, intptr_t rows) {
-        Gemm<T> part = part_of(product, first, rows, 0, product.n);
-        multiply_strided(part);
-      });
-    }
+    if (some_rows != 0) product = part_of(product, first_row, some_rows, 0, product.n);
 #endif
     if (propagation == kWeightGradient || pointwise()) return multiply_strided(product);
     const int bytes = vector_bytes();
@@ -270,7 +270,14 @@ struct PlaneConv : StoredWeights<T, Features> {
     if (propagation == kOutput && (bias || depthwise())) {
       add = true;
       T* to = y;
+#if MB_THREADS > 1
+      to += intptr_t(first_row) * ys.size;
+      if (bias) bias += first_row;
+      const int rows = some_rows != 0 ? some_rows : ys.channels;
+      for (int m = 0; m < rows; ++m) {
+#else
       for (int m = 0; m < ys.channels; ++m) {
+#endif
         const V value = Features::kBias && bias ? bias[m] : T(0);
         for (int i = 0; i < ys.size; i += V::size, to += V::size) value.store(to);
       }
@@ -320,6 +327,21 @@ MB_INLINE void run_images(PlaneConv<T, Features>& c, PlaneConv<T, Features>&, co
         }
     });
     return;
+  }
+#endif
+#if MB_THREADS > 1
+  // Each part of the rows is one thread's for all images.
+  if (c.divides_rows()) {
+    const int rows = c.propagation == kOutput ? c.ys.channels : c.xs.channels;
+    const int64_t work = int64_t(c.batch) * c.xs.channels * c.ys.channels * c.ys.image;
+    return for_ranges(
+        c.team, rows, work / (kLeastWork / (2 * kLeastBytes)), kWhole, [&](intptr_t first, intptr_t some) {
+          PlaneConv<T, Features> own = c;
+          own.first_row = int32_t(first), own.some_rows = int32_t(some);
+          for (intptr_t n = 0; n < c.batch; ++n)
+            own.run(x.as<T>() + n * c.xs.channels * c.xs.image, y.as<T>() + n * c.ys.channels * c.ys.image,
+                    c.weights(w), Features::kBias ? bias.as<T>() : nullptr);
+        });
   }
 #endif
   T *image = x.as<T>(), *outputs = y.as<T>();
