@@ -15,6 +15,7 @@
 #include "lib/nn/conv_packers.h"
 #include "lib/nn/phase_planes.h"
 #include "lib/nn/stored_weights.h"
+#include "lib/nn/tap_product.h"
 
 namespace minbuild {
 
@@ -54,6 +55,9 @@ struct PlaneConv : StoredWeights<T, Features> {
   static constexpr bool kStridden = Features::kStrides;
   static constexpr bool kFewer = Features::kVolume || Features::kLines;  // some convolutions have
   using Images = Planes<kAxes, bool(Features::kStrides)>;
+  // Fewer products do not pay for a loop of their own for each tap.
+  static constexpr int kLeastDepth = 8;
+  static constexpr bool kSumsTaps = MB_FAST_WASM && !Features::kDequantize && sizeof(T) == 4;
   static constexpr Propagation kOutputs = kOutput, kInputs = kInputGradient, kWeights = kWeightGradient;
   // In this order the members used most stand first, where x86-64 and Arm address them with one byte instead of four.
   T *planes, *grid;
@@ -64,6 +68,9 @@ struct PlaneConv : StoredWeights<T, Features> {
   // itself is its only plane.
   int windowed;
   Images xs, ys;  // of one group
+#if MB_FAST_WASM
+  intptr_t first = -1;  // place of the first input that is no padding, where input gradients are sums over taps
+#endif
   int window[kAxes], dilation[kAxes];
 #if MB_THREADS > 1
   Team* team = nullptr;
@@ -181,6 +188,7 @@ struct PlaneConv : StoredWeights<T, Features> {
     char* end = propagation == kOutput ? reinterpret_cast<char*>(grid) : reinterpret_cast<char*>(places);
     clear_bytes(begin, size_t(end - begin));
     find_places(places);
+    if constexpr (kSumsTaps) gather_inputs();
 #if MB_THREADS > 1
     constexpr uintptr_t kLine = 64;
     shares = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(places + taps) + kLine - 1) & -kLine);
@@ -194,6 +202,45 @@ struct PlaneConv : StoredWeights<T, Features> {
 #endif
     return true;
   }
+#if MB_FAST_WASM
+  // Lays out an input gradient as sums over taps, if windows move by one element and memory is there: gradients of inputs
+  // from the first that is no padding on, on the grid of the outputs, whose rows have zeros between them.
+  MB_INLINE void gather_inputs() {
+    if (propagation != kInputGradient || ys.channels < kLeastDepth || depthwise()) return;
+    intptr_t base = 0;
+    for (int a = 0; a < kAxes; ++a) {
+      const PlaneAxis& axis = xs.axes[a];
+      if (stride(a) != 1 || axis.in != ys.axes[a].in || axis.pad > span(a)) return;
+      base += intptr_t(axis.pad) * axis.pitch;
+    }
+    const intptr_t before = places[taps - 1] - base, gap = before > base ? before : base;
+    T* const begin = planes + xs.channels * intptr_t(ys.size);
+    if (reinterpret_cast<T*>(places) - begin < before + ys.channels * (ys.size + gap)) return;
+    clear_bytes(begin, size_t(reinterpret_cast<char*>(places) - reinterpret_cast<char*>(begin)));
+    grid = begin + before;
+    xs.step = ys.size;
+    ys.step = ys.size += int(gap);
+    first = base;
+  }
+
+  // The product of all taps, with sums in registers.
+  MB_NOINLINE void sum_taps(T* x, T* y, T* w, bool add) {
+    const intptr_t depth = intptr_t(xs.channels) * taps;
+    TapProduct<T> product = {ys.channels, ys.size, xs.channels, w,      depth, taps, x,
+                             xs.step,     y,       ys.size,     places, taps,  1,    add};
+    if (propagation == kInputGradient) {
+      product.rows = xs.channels, product.columns = xs.step, product.depth = ys.channels;
+      product.a_row = taps, product.a_col = depth;
+      product.b = y + first, product.b_row = ys.step, product.direction = -1;
+      product.c = x, product.c_row = xs.step;
+    }
+    product.run();
+  }
+#else
+  static constexpr intptr_t first = -1;
+  void gather_inputs() {}
+  void sum_taps(T*, T*, T*, bool) {}
+#endif
 #if MB_THREADS > 1
   int64_t channels_and_taps() const { return int64_t(xs.channels) * taps; }
   // True if rows of the product are divided: of pointwise windows without groups, and not if parts turned into dot products.
@@ -263,8 +310,9 @@ struct PlaneConv : StoredWeights<T, Features> {
       add = propagation != kOutput;
       x = planes;
       y = grid;
-      if (propagation == kInputGradient) clear_bytes(x, size_t(y - x) * sizeof(T));
-      else xs.move(image, x, false);
+      if (propagation == kInputGradient) {
+        if (!kSumsTaps || first < 0) clear_bytes(x, size_t(y - x) * sizeof(T));
+      } else xs.move(image, x, false);
       if (propagation != kOutput) ys.move(outputs, y, false);
     }
     if (propagation == kOutput && (bias || depthwise())) {
@@ -296,6 +344,8 @@ struct PlaneConv : StoredWeights<T, Features> {
       } else {
         run_taps(w, 0, taps);
       }
+    } else if (kSumsTaps && !pointwise() && (first >= 0 || (propagation == kOutput && xs.channels >= kLeastDepth))) {
+      sum_taps(x, y, w, propagation == kOutput && add);
     } else if (propagation == kOutput || pointwise()) {
       multiply(x, y, w, add);
     } else {
@@ -303,7 +353,7 @@ struct PlaneConv : StoredWeights<T, Features> {
     }
     if (pointwise()) return;
     if (propagation == kOutput) ys.move(outputs, y, true);
-    if (propagation == kInputGradient) xs.move(image, x, true);
+    if (propagation == kInputGradient) xs.move(image, kSumsTaps && first >= 0 ? x - first : x, true);
   }
 };
 
