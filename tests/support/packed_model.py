@@ -18,6 +18,7 @@ SEQUENCE = (3, 299, 231)  # steps, features, units
 ROWS = (263, 131)  # rows and their lengths
 POOLED = (3, 23, 23)
 NARROW = (963, 7, 7)  # channels, and images that are read where they are
+WINDOWS = (9, 9, 7)
 PACKED = frozenset({"gemm_packed", "conv_packed"})
 FLOAT16, BFLOAT16 = onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
 
@@ -118,6 +119,30 @@ def pooled_model() -> onnx.ModelProto:
     return net.model({"input": (FLOAT, ("batch", *POOLED))}, {"output": (FLOAT, ("batch", CLASSES))})
 
 
+def windows_model() -> onnx.ModelProto:
+    """Convolutions with eight channels and more, whose windows keep the size of images, with pads on both sides and on
+    one, with dilations, and others that do not keep it, with odd numbers of channels, and small images."""
+    net, x, channels = Net(8), "input", WINDOWS[0]
+    for number, (filters, kernel, attributes) in enumerate(
+        (
+            (10, (3, 3), {"pads": [1, 1, 1, 1]}),
+            (9, (5, 3), {"pads": [2, 1, 2, 1], "dilations": [1, 1]}),
+            (17, (3, 3), {"pads": [2, 2, 2, 2], "dilations": [2, 2]}),
+            (8, (2, 2), {"pads": [0, 1, 1, 0]}),
+            (22, (1, 5), {"pads": [0, 4, 0, 0], "group": 2}),
+            (11, (3, 3), {"pads": [0, 1, 0, 1]}),
+            (13, (3, 3), {"pads": [1, 1, 1, 1], "strides": [2, 1]}),
+        )
+    ):
+        shape = (filters, channels // attributes.get("group", 1), *kernel)
+        weights = [net.weight(f"conv{number}.weight", shape, 9 * channels)]
+        weights += [net.weight(f"conv{number}.bias", (filters,), 9 * channels)] if number % 2 else []
+        x = net.add("Tanh", [net.add("Conv", [x, *weights], kernel_shape=kernel, **attributes)])
+        channels = filters
+    net.linear(net.add("Flatten", [x], axis=1), "fc", channels * 4 * 7, CLASSES, "output")
+    return net.model({"input": (FLOAT, ("batch", *WINDOWS))}, {"output": (FLOAT, ("batch", CLASSES))})
+
+
 def packed_artifacts(folder: Path, name: str = "packed") -> Path:
     """The training artifacts of one of MODELS, in `folder`."""
     onnx.save(MODELS[name][0](), folder / f"{name}.onnx")
@@ -146,4 +171,5 @@ MODELS = {
     "rows": (rows_model, ROWS),
     "narrow": (narrow_model, NARROW),
     "pools": (pooled_model, POOLED),
+    "windows": (windows_model, WINDOWS),
 }

@@ -48,6 +48,8 @@ MATRIX += [("recurrent", target) for target in RECURRENT]
 MATRIX += [("rows", target) for target in ("arm-linux-musleabihf", "aarch64-linux-musl", "wasm32")]
 # "pools" has windows of all kinds, of which some modules take four at once.
 MATRIX += [("pools", target) for target in ("wasm32", "wasm32-relaxed-simd")]
+# "windows" has those of small convolutions that sum over taps in registers, and others.
+MATRIX += [("windows", target) for target in ("wasm32", "wasm32-relaxed-simd")]
 # "threads" is that with threads, where libraries make them by system calls, and by Windows, and where they are workers.
 THREADED = ("aarch64-linux-musl", "riscv64-linux-musl", "x86_64-windows", "wasm32-threads")
 MATRIX += [("threads", target) for target in THREADED]
@@ -79,6 +81,11 @@ def model_of(case: str) -> CompiledModel:
         with tempfile.TemporaryDirectory() as name:
             model = compile_model(packed_artifacts(Path(name), case), {}, {}, (), lambda line: None)
         assert {k.function for k in model.plan.kernels} >= {"max_pool", "max_pool_grad"}
+        return model
+    if case == "windows":
+        with tempfile.TemporaryDirectory() as name:
+            model = compile_model(packed_artifacts(Path(name), case), {}, {}, (), lambda line: None)
+        assert {k.function for k in model.plan.kernels} >= {"conv"} and "conv.groups" in model.plan.features
         return model
     if case in ("packed", "threads"):
         threads = "3" if case == "threads" else "off"
