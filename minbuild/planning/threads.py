@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from minbuild.ir import Program, TensorType
-from minbuild.ir.dims import evaluate, symbols_in
+from minbuild.ir.dims import Dim, evaluate, product, symbols_in
 from minbuild.ops import Registry
 from minbuild.options.build_options import AUTO, OFF, ON
 from minbuild.passes.analysis.instruction_selection import Selection, select_kernels
@@ -16,6 +16,7 @@ _LEAST_CALL = (
     1 << 20
 )  # multiplications of a call that are worth dividing: kLeastWork of lib/threads/parallel.h
 _LEAST_STEP = 1 << 26  # multiplications of such calls of a step, about a millisecond of one core
+_ELEMENT = 8  # multiplications that take as long as reading an element from memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,13 @@ class Work:
     node: str
     kernel: str
     count: int
+    elements: int  # of its largest operand or result
     divided: bool  # among threads
+
+    @property
+    def time(self) -> int:
+        """The time of the call, in multiplications: memory bounds products of few rows."""
+        return max(self.count, _ELEMENT * self.elements)
 
 
 def threads_of(option: str, program: Program, registry: Registry) -> int:
@@ -37,7 +44,7 @@ def threads_of(option: str, program: Program, registry: Registry) -> int:
     if option != AUTO:
         return int(option)
     smallest = dict.fromkeys(program.symbols, 1)
-    divided = (w.count for w in work_of(program, registry, smallest) if w.divided)
+    divided = (w.time for w in work_of(program, registry, smallest) if w.divided)
     return MOST_THREADS if sum(divided) >= _LEAST_STEP else 1
 
 
@@ -60,10 +67,19 @@ def work_of(program: Program, registry: Registry, sizes: Mapping[str, int]) -> I
                 or ()
                 for arg in selection.args
             ]
-            dim = function.work(selection.params, shapes)
-            count = evaluate(dim, {name: sizes[name] for name in symbols_in(dim)})
+            count = _value(function.work(selection.params, shapes), sizes)
+            operands = [
+                shape for arg, shape in zip(selection.args, shapes, strict=True) if isinstance(arg, str)
+            ]
+            elements = max((_value(product(shape), sizes) for shape in operands), default=0)
             shared = function.share is not None and _has_share(selection) and count >= _LEAST_CALL
-            yield Work(procedure.name, selection.call.node, selection.kernel.function, count, shared)
+            yield Work(
+                procedure.name, selection.call.node, selection.kernel.function, count, elements, shared
+            )
+
+
+def _value(dim: Dim, sizes: Mapping[str, int]) -> int:
+    return evaluate(dim, {name: sizes[name] for name in symbols_in(dim)})
 
 
 def _has_share(selection: Selection) -> bool:

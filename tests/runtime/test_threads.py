@@ -28,7 +28,7 @@ from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan
 from minbuild.planning.ram_budget import ram_of
-from minbuild.planning.threads import MOST_THREADS
+from minbuild.planning.threads import MOST_THREADS, Work
 from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import Library, Session, TrainerError, arena_size
 
@@ -244,6 +244,11 @@ def test_auto_takes_threads_where_the_work_of_a_step_pays(case):
         for n in (1, 256)
     )
     assert few < many == MOST_THREADS  # one sample leaves memory for fewer
+
+
+def test_the_work_of_few_rows_is_the_reading_of_their_weights():
+    one, many = (Work("training", "layer", "gemm_packed", n << 20, 1 << 20, divided=True) for n in (1, 64))
+    assert one.time == 8 << 20 and many.time == many.count
 
 
 @pytest.mark.skipif(not (SHARED / "bert_tiny").is_dir(), reason="the recorded case is not there")
