@@ -123,21 +123,20 @@ def windows_model() -> onnx.ModelProto:
     """Convolutions with eight channels and more, whose windows keep the size of images, with pads on both sides and on
     one, with dilations, and others that do not keep it, with odd numbers of channels, and small images."""
     net, x, channels = Net(8), "input", WINDOWS[0]
-    for number, (filters, kernel, attributes) in enumerate(
-        (
-            (10, (3, 3), {"pads": [1, 1, 1, 1]}),
-            (9, (5, 3), {"pads": [2, 1, 2, 1], "dilations": [1, 1]}),
-            (17, (3, 3), {"pads": [2, 2, 2, 2], "dilations": [2, 2]}),
-            (8, (2, 2), {"pads": [0, 1, 1, 0]}),
-            (22, (1, 5), {"pads": [0, 4, 0, 0], "group": 2}),
-            (11, (3, 3), {"pads": [0, 1, 0, 1]}),
-            (13, (3, 3), {"pads": [1, 1, 1, 1], "strides": [2, 1]}),
-        )
-    ):
-        shape = (filters, channels // attributes.get("group", 1), *kernel)
-        weights = [net.weight(f"conv{number}.weight", shape, 9 * channels)]
+    layers: tuple[tuple[int, tuple[int, int], int, list[int], dict[str, list[int]]], ...] = (
+        (10, (3, 3), 1, [1, 1, 1, 1], {}),
+        (9, (5, 3), 1, [2, 1, 2, 1], {}),
+        (17, (3, 3), 1, [2, 2, 2, 2], {"dilations": [2, 2]}),
+        (8, (2, 2), 1, [0, 1, 1, 0], {}),
+        (22, (1, 5), 2, [0, 4, 0, 0], {}),
+        (11, (3, 3), 1, [0, 1, 0, 1], {}),
+        (13, (3, 3), 1, [1, 1, 1, 1], {"strides": [2, 1]}),
+    )
+    for number, (filters, kernel, groups, pads, steps) in enumerate(layers):
+        weights = [net.weight(f"conv{number}.weight", (filters, channels // groups, *kernel), 9 * channels)]
         weights += [net.weight(f"conv{number}.bias", (filters,), 9 * channels)] if number % 2 else []
-        x = net.add("Tanh", [net.add("Conv", [x, *weights], kernel_shape=kernel, **attributes)])
+        x = net.add("Conv", [x, *weights], kernel_shape=kernel, group=groups, pads=pads, **steps)
+        x = net.add("Tanh", [x])
         channels = filters
     net.linear(net.add("Flatten", [x], axis=1), "fc", channels * 4 * 7, CLASSES, "output")
     return net.model({"input": (FLOAT, ("batch", *WINDOWS))}, {"output": (FLOAT, ("batch", CLASSES))})
