@@ -24,7 +24,7 @@ _WHOLE = 16  # elements that rows of the outputs' grid are a multiple of
 
 
 def conv_window(attributes: Mapping[str, Any], x: Shape, w: Shape) -> tuple[Axis, ...]:
-    """The spatial axes of a convolution with these attributes, `x` and `w` being the shapes of images and weights.
+    """The spatial axes of a convolution with these `attributes`; `x` and `w` are the shapes of images and weights.
     Raises UnsupportedUse where they do not fit each other or the weights have no fixed shape."""
     if len(w) != len(x) or not 3 <= len(x) <= 5:
         raise UnsupportedUse(
