@@ -54,7 +54,7 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.parametrize("rows", [1, 4, 6, 8, 10, 24, 31, 66, 132])
 def test_packing_in_tiles_changes_no_bit(library: ctypes.CDLL, along: int, rows: int) -> None:
     random = np.random.default_rng(rows)
-    for n, k, beyond in ((16, 64, 0), (48, 256, 0), (77, 300, 5), (130, 513, 0), (15, 40, 1)):
+    for n, k, beyond in ((16, 64, 0), (48, 256, 0), (77, 300, 5), (130, 513, 0), (15, 40, 1), (70, 12, 0)):
         lines, length = (n, k) if along else (k, n)
         a = random.standard_normal((rows, k), np.float32)
         b = random.standard_normal((lines, length + beyond), np.float32)

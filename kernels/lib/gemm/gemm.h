@@ -47,12 +47,21 @@ MB_INLINE void run_wide(Args... args) {
 #endif
 }
 
+// The same for vectors of 64 bytes too, where `bytes` says so.
+template <class Body, class... Args>
+MB_INLINE void run_wider([[maybe_unused]] int bytes, Args... args) {
+#if MINBUILD_AVX512
+  if (bytes == 64) return run_widest<Body>(args...);
+#endif
+  run_wide<Body>(args...);
+}
+
 // How far the rows of a tile are from those of the next, of packed products; the last `low` rows are in tiles of
 // tile_rows(), `low_step` apart. `start`: a row that those of a C that nothing is added to start from, or null for zeros.
 // Of what the next panel is packed from, columns from `next` on that are `apart`, some are fetched with each tile: `share`
 // lines of the cache, of which a column has `lines`.
-// `raw`: the panel in place, with its rows `raw_row` apart, which the first tile packs; or null. `copies`: the same of a
-// panel that is copied from several places.
+// `raw`: the panel in place, with its rows `raw_row` apart, which the first tile packs; or null. `turned`: it is columns,
+// `apart`, in place of rows. `copies`: the same of a panel that is collected from several places.
 template <class T>
 struct TileSteps {
   intptr_t step, low_step, low;
@@ -60,6 +69,7 @@ struct TileSteps {
   intptr_t apart, lines, share;
   const T* raw;
   intptr_t raw_row;
+  bool turned;
   const PanelCopies<T>* copies;
 };
 
@@ -106,16 +116,15 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Step
     else
 #endif
         if constexpr (kPacked && kPacksInTiles) {
-      if (left == g.m && (steps.raw, ...)) {
+      if (left == g.m && (steps.turned, ...)) {
+        if constexpr (kTurnsInTiles<T>)
+          run_wider<TileBody<T, true>>(bytes, &g, a, rows, out, out_row, old, (steps.raw, ...), (steps.apart, ...),
+                                       next);
+      } else if (left == g.m && (steps.raw, ...)) {
         Gemm<T> first = g;
         first.b = (steps.raw, ...), first.b_row = (steps.raw_row, ...);
         const Gemm<T>* in_place = &first;
-        T* const panel = const_cast<T*>(g.b);
-#if MINBUILD_AVX512
-        if (bytes == 64) run_widest<TileBody<T, true>>(in_place, a, rows, out, out_row, old, panel);
-        else
-#endif
-          run_wide<TileBody<T, true>>(in_place, a, rows, out, out_row, old, panel);
+        run_wider<TileBody<T, true>>(bytes, in_place, a, rows, out, out_row, old, const_cast<T*>(g.b));
 #if MB_COLLECTS_PANELS
       } else if (left == g.m && (steps.copies, ...)) {
         run_widest<TileBody<T, true>>(&g, a, rows, out, out_row, old, (steps.copies, ...));

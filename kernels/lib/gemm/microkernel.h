@@ -3,6 +3,7 @@
 #define MINBUILD_LIB_GEMM_MICROKERNEL_H_
 
 #include "lib/gemm/panel_copies.h"
+#include "lib/gemm/transpose.h"
 #include "lib/simd/vec.h"
 #include "lib/threads/parallel.h"
 
@@ -158,9 +159,14 @@ constexpr intptr_t kRowsAhead = 8;
 #else
 #define MB_COLLECTS_PANELS 0
 #endif
+// The same of a panel whose columns are contiguous in B: some of them are transposed, to a depth of kTurned, while the
+// tile multiplies what was before. Columns are fetched kTurnedAhead ahead.
+template <class T>
+constexpr bool kTurnsInTiles = kPacksInTiles && MB_SHUFFLES && sizeof(T) == 4;
+constexpr intptr_t kTurned = 16, kTurnedAhead = 64;
 
 // One tile: out = old + alpha * rows of A from `a` on * the panel g.b. `old` is `out`, or zeros for every row. `panel`:
-// where g.b, in place, is packed meanwhile.
+// where g.b, in place, is packed meanwhile; or columns, their step and those after them, which are packed there.
 template <class T, bool Packed, int Vectors = kTileVectors>
 struct TileBody {
   template <class W, class... Panel>
@@ -279,7 +285,7 @@ struct TileBody {
     }
   }
 
-  // The same of a panel that is packed meanwhile. `list`: as above, or nothing.
+  // The same of a panel that is collected meanwhile. `list`: as above, or nothing.
   template <class V, int Rows, class... List>
   static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
                                      const PanelCopies<T>* copies, List... list) {
@@ -314,6 +320,53 @@ struct TileBody {
         unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
       });
       if constexpr (sizeof...(list) == 0) at += g.a_col;
+    }
+  }
+
+  // The same of a panel that is packed meanwhile, from `columns` on and to a depth of a multiple of kTurned. What is read
+  // at once are eight lines of the cache, which have no further use: more of them may share few of its sets. AVX2 has too
+  // few registers for a transposition beside all sums: some wait in memory.
+  template <class V, int Rows>
+  static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
+                                     const T* columns, intptr_t step, const T* next) {
+    constexpr int kColumns = 8, kWidth = Vectors * V::size, kGroups = kWidth / kColumns, kSteps = kTurned / kGroups;
+    constexpr int kParked = V::size * sizeof(T) > 32 ? 0 : 2;
+    const T *a[Rows], *b = g.b;
+    point_at_rows(a, from, g.a_row, rows);
+    T* to = const_cast<T*>(b);
+    intptr_t at = 0, ahead = g.k & -kTurned;
+    for (intptr_t left = g.k + kTurned; left > 0; ahead -= kTurned, columns += kTurned) {
+      const T *column = columns, *fetched = ahead > kTurnedAhead ? columns + kTurnedAhead : next + kTurnedAhead - ahead;
+      for (int group = 0; group < kGroups; ++group, left -= kSteps) {
+        if (ahead > 0) {
+          T parked[Rows][Vectors][V::size];
+          const auto settle = [&]() MB_LAMBDA { __asm__ volatile("" : : "r"(parked) : "memory"); };
+          unroll<kParked>([&](auto r)
+                              MB_LAMBDA { unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v].store(parked[r][v]); }); });
+          settle();
+          const T* some[kColumns];
+          unroll<kColumns>([&](auto c) MB_LAMBDA {
+            some[c] = column;
+            column += step;
+            __builtin_prefetch(fetched, 0, 2);
+            fetched += step;
+          });
+          transpose_group(some, kTurned, to + group * kColumns, kWidth, 0);
+          settle();
+          unroll<kParked>(
+              [&](auto r) MB_LAMBDA { unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = V::load(parked[r][v]); }); });
+        }
+        if (left > g.k) continue;
+        for (intptr_t k = left < kSteps ? left : kSteps; k > 0; --k, b += kWidth, at += g.a_col) {
+          V row[Vectors];
+          unroll<Vectors>([&](auto v) MB_LAMBDA { row[v] = V::load(b + v * V::size); });
+          unroll<Rows>([&](auto r) MB_LAMBDA {
+            const V factor = a[r][at];
+            unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
+          });
+        }
+      }
+      to += kTurned * kWidth;
     }
   }
 

@@ -93,9 +93,12 @@ struct Blocks {
     if (!kTallerTiles || rest == 0 || rest > fewer || (MINBUILD_AVX512 && fewer == tall)) return 0;
     return of > tall && rest + tall <= 2 * fewer ? rest + tall : rest;
   }
+  MB_INLINE bool starts_tall(const Gemm<T>& g, int bytes) const {
+    return g.m - low_rows(g.m, tile_rows(bytes)) >= tall;
+  }
   // True of a B that is near, with a tall first tile, but for many rows of pages that share few sets of the nearest cache.
   MB_INLINE bool packs_in_tiles(const Gemm<T>& g, int bytes) const {
-    return g.b_col == 1 && !is_far(g) && g.m - low_rows(g.m, tile_rows(bytes)) >= tall &&
+    return g.b_col == 1 && !is_far(g) && starts_tall(g, bytes) &&
            (g.m <= 64 || g.b_row % intptr_t(4096 / sizeof(T)) != 0);
   }
   // Of the largest blocks there may be: parts of a product have fewer rows and columns, but maybe larger blocks of them.
@@ -126,9 +129,11 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, PackPa
   const intptr_t width = blocks.width, depth = blocks.depth, tall = blocks.tall;
   T* const panels = scratch + blocks.row_elements(g);
   const bool one_block = g.m <= blocks.rows, plain = packer == &g, once = plain && one_block;
-  const bool fetches = once && g.b_row == 1;
+  const bool along = once && g.b_row == 1,
+             turns = along && kTurnsInTiles<T> && bytes >= 32 && blocks.starts_tall(g, bytes);
+  const bool fetches = along && !kTurnsInTiles<T>;
   const bool in_tiles = once && kPacksInTiles && bytes >= 32 && blocks.packs_in_tiles(g, bytes);
-  const intptr_t group = (plain && !fetches && !in_tiles ? 8 : 1) * width;
+  const intptr_t group = (plain && !along && !in_tiles ? 8 : 1) * width;
   for (intptr_t j = 0; j < g.n; j += blocks.columns) {
     const intptr_t columns = g.n - j < blocks.columns ? g.n - j : blocks.columns;
     for (intptr_t k = 0; k < g.k; k += depth) {
@@ -141,7 +146,8 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, PackPa
         tile.a = g.a + i * g.a_row + k * g.a_col;
         const intptr_t short_rows = tile_rows(bytes), low = blocks.low_rows(tile.m, short_rows);
         TileSteps<T> steps = {
-            tall * g.a_row, short_rows * g.a_row, low, nullptr, nullptr, g.b_col, 0, 0, nullptr, g.b_row, nullptr};
+            tall * g.a_row, short_rows * g.a_row, low, nullptr, nullptr, g.b_col, 0, 0, nullptr, g.b_row, false,
+            nullptr};
         if (fetches) {
           constexpr intptr_t kLine = 64 / sizeof(T);
           const intptr_t tiles = (tile.m + tall - 1) / tall;
@@ -173,9 +179,11 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, PackPa
           tile.n = columns - at < width ? columns - at : width;
           if (MB_HALF_PANELS && bytes == 64 && group == width) tile.b_row = tile.n <= width / 2 ? width / 2 : width;
           T* const panel = panels + (one_block ? at % group : at) * tile.k;
-          steps.raw = in_tiles && tile.n == width ? g.b + k * g.b_row + j + at : nullptr;
+          steps.raw = (in_tiles || turns) && tile.n == width ? g.b + k * g.b_row + (j + at) * g.b_col : nullptr;
+          steps.turned = turns && steps.raw;
           steps.copies = nullptr;
-          if (i == 0 && at % group == 0 && !steps.raw) {
+          const intptr_t done = !steps.raw ? 0 : turns ? tile.k & -kTurned : tile.k;
+          if (i == 0 && at % group == 0 && done < tile.k) {
             const intptr_t some = columns - at < group ? columns - at : group;
             if (some % width != 0)
               clear_bytes(panel + some / width * width * tile.k, size_t(width * tile.k) * sizeof(T));
@@ -184,8 +192,8 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, PackPa
             copies.left = false;
             if (bytes == 64 && tile.b_row == width && tile.m - low >= tall) tiles = &copies;
 #endif
-            pack(packer, panel, int(k), int(tile.k), int(j + at), int(some), int(MB_HALF_PANELS ? tile.b_row : width),
-                 tiles);
+            pack(packer, panel + done * width, int(k + done), int(tile.k - done), int(j + at), int(some),
+                 int(MB_HALF_PANELS ? tile.b_row : width), tiles);
             if (tiles && tiles->left) steps.copies = tiles;
           }
           tile.b = panel;

@@ -12,12 +12,12 @@ struct PanelCopies {
   int32_t* rows;      // row i begins at x + rows[i]; there is room for those of a block
   int first = -1;     // the row of B that rows[0] is
   bool left = false;  // to the tile
-  const T* x;
+  const T* x = nullptr;
   // Of a vector of each row, the lanes before `split` are at `from`, and all others at `rest`.
   struct Source {
     intptr_t from, rest;
     int split;
-  } sources[2];
+  } sources[2] = {};
 };
 
 }  // namespace minbuild
