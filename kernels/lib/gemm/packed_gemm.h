@@ -263,31 +263,38 @@ struct Partition {
 
 // Whole tiles for each part, such that the last member ends soonest, where each takes the next part whenever it has done
 // one. As each part packs its rows and columns by itself, `row` and `column` are multiplications that take as long as
-// packing an element of these. Products of real size have two parts for each member, as threads are not equally fast.
+// packing an element of these. Products of real size have two parts for each member, as threads are not equally fast, and
+// parts that are uneven; for others the search must take no time.
 template <class T>
 MB_NOINLINE Partition partition_of(const Gemm<T>& g, int bytes, int32_t products, int32_t row, int32_t column) {
   const int32_t members = g.members, tall = packed_tile_rows(bytes), m = g.m, n = g.n,
                 width = int32_t(unsigned(bytes) / sizeof(T)) * kTileVectors;
-  const int32_t least = int64_t(m) * n * g.k < 32 * members * kLeastWork || products > 1 ? 1 : 2;
+  const bool real = int64_t(m) * n * g.k >= 32 * members * kLeastWork;
+  const int32_t least = real && products == 1 ? 2 : 1;
   Partition best = {cuts_of(m, 1, 1, false), cuts_of(n, 1, 1, false)};
   int64_t shortest = INT64_MAX / members;
   for (int32_t across = 1; across <= (products > 1 ? 1 : 2 * members) && (across - 1) * width < n; ++across)
     for (int32_t turns = least; turns < least + 3; ++turns) {
       const int32_t down = turns * members / (across * products);
       if (down == 0) continue;
-      for (int uneven = 0; uneven < 3; ++uneven) {
+      for (int uneven = 0; uneven < (real ? 3 : 1); ++uneven) {
         const Partition parts = {cuts_of(m, down, tall, uneven == 1), cuts_of(n, across, width, uneven == 2)};
         // Its last rows must be in tiles as those of the whole: see low_rows.
         const int32_t last = parts.rows.length(parts.rows.count - 1);
         if (kTallerTiles && last < m && last < tall) continue;
+        const auto work_of = [&](int32_t part) MB_LAMBDA {
+          const int64_t high = parts.rows.length(part % parts.rows.count);
+          const int64_t wide = parts.columns.length(part / parts.rows.count % parts.columns.count);
+          return high * wide + row * high + column * wide;
+        };
+        const int32_t count = products * parts.count();
         int64_t ends[MB_THREADS] = {}, length = 0;
-        for (int32_t part = 0; part < products * parts.count(); ++part) {
+        if (!real) length = (count + members - 1) / members * work_of(0);
+        for (int32_t part = 0; real && part < count; ++part) {
           int64_t* first = ends;
           for (int32_t member = 1; member < members; ++member)
             if (ends[member] < *first) first = ends + member;
-          const int64_t high = parts.rows.length(part % parts.rows.count);
-          const int64_t wide = parts.columns.length(part / parts.rows.count % parts.columns.count);
-          *first += high * wide + row * high + column * wide;
+          *first += work_of(part);
           if (*first > length) length = *first;
         }
         length += (length >> 6) * turns;  // few parts where it is much the same
