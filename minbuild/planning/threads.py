@@ -74,7 +74,10 @@ def work_of(program: Program, registry: Registry, sizes: Mapping[str, int]) -> I
             elements = max((_value(product(shape), sizes) for shape in operands), default=0)
             shared = function.share is not None and _has_share(selection) and count >= _LEAST_CALL
             yield Work(
-                procedure.name, selection.call.node, selection.kernel.function, count, elements, shared
+                *(procedure.name, selection.call.node, selection.kernel.function),
+                count=count,
+                elements=elements,
+                divided=shared,
             )
 
 
