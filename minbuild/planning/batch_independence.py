@@ -17,6 +17,7 @@ from minbuild.errors import Unsupported
 from minbuild.ir import Graph, Node
 from minbuild.passes.analysis.effects import updated_inputs
 from minbuild.passes.rewrite.micro_batches import MEAN, ROWS, SAME, SUM
+from minbuild.planning.label_losses import constants_of
 from minbuild.reference.interpreter import ReferenceTrainer
 
 SAMPLES = 3  # tells a mean from a sum, and both from the first and the last
@@ -53,8 +54,9 @@ class ForwardPass:
     ) -> dict[str, str]:
         """The way in which samples make each value: ROWS, MEAN, SUM or SAME. `inputs` are the kinds of the
         graph's inputs, `whole` the arrays of a batch and `slices` those of its samples. Raises Mixed."""
+        constants = constants_of(self.graph)
         for node in self.graph.nodes:
-            self._check_state(node)
+            self._check_state(node, constants)
         found = dict(inputs)
         batch = self.trainer.values(self.graph, whole)
         parts = [self.trainer.values(self.graph, each) for each in slices]
@@ -65,9 +67,9 @@ class ForwardPass:
                     found[name] = self._kind(node, name, found, batch, parts)
         return found
 
-    def _check_state(self, node: Node) -> None:
+    def _check_state(self, node: Node, constants: Tensors) -> None:
         op = self.trainer.operators.find(node.domain, node.op_type)
-        if op is not None and (op.generator is not None or op.key in _RANDOM):
+        if op is not None and (op.generator is not None or (op.key in _RANDOM and _drops(node, constants))):
             raise self._mixed(node, "draws random numbers, which slices would draw in another order")
         if op is not None and any(n in self.trainer.parameters for n in updated_inputs(op, node.inputs)):
             raise self._mixed(node, "computes statistics over the batch and updates running ones")
@@ -115,6 +117,12 @@ class ForwardPass:
 
     def _mixed(self, node: Node, why: str) -> Mixed:
         return Mixed([f"node '{node.name}' ({node.title}) {why}"])
+
+
+def _drops(node: Node, constants: Tensors) -> bool:
+    """Nothing is drawn for a ratio that is always 0."""
+    ratio = constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
+    return ratio is None or bool(np.any(ratio != 0))
 
 
 def _row_axis(whole: np.ndarray, each: Sequence[np.ndarray]) -> int | None:

@@ -16,7 +16,7 @@ from places import GOLDEN
 from minbuild.authoring import Recipe, artifacts_of
 from minbuild.authoring.losses import LossOptions
 from minbuild.codegen.library_builder import build_checked
-from minbuild.errors import OverBudget
+from minbuild.errors import OverBudget, Unsupported
 from minbuild.frontend.checkpoint import write_checkpoint
 from minbuild.ir import TrainingArtifacts
 from minbuild.ops import registry
@@ -232,6 +232,21 @@ def test_statistics_and_random_numbers_are_named(folder: Path, named: str) -> No
     program = lower(case.artifacts, OPERATORS, {})
     with pytest.raises(Exception, match=named):
         batch_slices(case.artifacts, program, OPERATORS, {})
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.5])
+def test_dropout_of_nothing_draws_nothing(ratio: float) -> None:
+    """What modules without a rate leave in an exported model."""
+    body = f"ratio = Constant <value = float {{{ratio}}}> () train = Constant <value = bool {{1}}> () "
+    body += "d = Dropout(x, ratio, train) scores = MatMul(d, w)"
+    model = source(f"{NET} {{ {body} }}", {"w": np.ones((6, 3), np.float32)})
+    artifacts = artifacts_of(model, Recipe(loss="mse"), OPERATORS)
+    program = lower(artifacts, OPERATORS, {})
+    if ratio == 0:
+        batch_slices(artifacts, program, OPERATORS, {})
+        return
+    with pytest.raises(Unsupported, match=r"\(Dropout\) draws random numbers"):
+        batch_slices(artifacts, program, OPERATORS, {})
 
 
 def test_a_loop_may_have_any_number_of_steps() -> None:
