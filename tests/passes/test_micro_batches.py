@@ -236,7 +236,7 @@ def test_statistics_and_random_numbers_are_named(folder: Path, named: str) -> No
 
 @pytest.mark.parametrize("ratio", [0.0, 0.5])
 def test_dropout_of_nothing_draws_nothing(ratio: float) -> None:
-    """What modules without a rate leave in an exported model."""
+    """Exporters write such nodes for modules without a rate."""
     body = f"ratio = Constant <value = float {{{ratio}}}> () train = Constant <value = bool {{1}}> () "
     body += "d = Dropout(x, ratio, train) scores = MatMul(d, w)"
     model = source(f"{NET} {{ {body} }}", {"w": np.ones((6, 3), np.float32)})

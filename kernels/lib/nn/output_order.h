@@ -10,8 +10,8 @@
 
 namespace minbuild {
 
-// As in conv_layer.py: outputs of a unit, which share their taps; groups of outputs that may begin with a unit of their own; taps
-// that a mask has bits for.
+// As in conv_layer.py: outputs of a unit, which share their taps; groups of outputs that may begin with a unit of their
+// own; taps that a mask has bits for.
 constexpr int kUnit = 16, kMostGroups = 8, kMostTaps = 32;
 
 // Neighbours along a row: where they are in the planes, in the image of outputs with this number, and in the order.

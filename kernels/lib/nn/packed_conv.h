@@ -18,8 +18,9 @@
 
 namespace minbuild {
 
-// As in conv_layer.py: outputs of one pass at least; elements of X made at once, and their columns; elements that copies of whole
-// vectors may reach beyond the planes and beyond the packed panels; outputs of an image that are put in an order, at most.
+// As in conv_layer.py: outputs of one pass at least; elements of X made at once, and their columns; elements that copies
+// of whole vectors may reach beyond the planes and beyond the packed panels; outputs of an image that are put in an order,
+// at most.
 constexpr int kPassOutputs = 256, kMadeElements = 1 << 16, kMadeColumns = 512, kBeyond = 16;
 constexpr int kMostPadded = 512;
 constexpr intptr_t kBeyondPanels = 512;
