@@ -30,26 +30,26 @@ _CURES: Mapping[str, str] = {
     "what is not finite: reset the gradients, and look at the batch and the learning rate.",
     "MB_IO": "Check the path, the space left and the permissions.",
     "MB_UNSUPPORTED": "Reduce again with what is needed: an evaluation or optimizer model, --graphs, "
-    "--checkpoint-writing on, or --with.",
+    "--checkpoint-writing on, or --with. A library reduced with --updates fused trains with mb_train_and_update alone.",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Something that can go wrong on a device: its name there, its status, and its text with `%s` and `%d`; `compiled`
-    is its text in libraries that have their plan compiled in, "" where it is the same."""
+    """Something that can go wrong on a device: its name there, its status, and its text with `%s` and `%d`; `otherwise`
+    is its text in libraries of the other kind (a compiled plan, fused updates), "" where it is the same."""
 
     name: str
     status: str
     text: str
-    compiled: str = ""
+    otherwise: str = ""
 
     def words(self, named: str) -> str:
         """The text with the names of a code, which are separated by blanks and may hold blanks themselves. Where a code
         was cut off, the places stay empty."""
-        if self.compiled and not named:
-            return self.compiled
         kinds = _NAMED.findall(self.text)
+        if self.otherwise and kinds and not named:
+            return self.otherwise
         pattern = " ".join({"%s": "(.*)", "%d": r"(\d+)"}[kind] for kind in kinds)
         found = re.fullmatch(pattern, named, re.DOTALL)
         values = iter(found.groups() if found else ("…",) * len(kinds))
@@ -77,7 +77,7 @@ def device_errors() -> tuple[Failure, ...]:
     text = (assets.root("kernels") / "runtime/errors.inc").read_text("utf-8")
     found: dict[str, Failure] = {}
     for name, status, words in _FAILURE.findall(text):
-        found[name] = replace(found[name], compiled=words) if name in found else Failure(name, status, words)
+        found[name] = replace(found[name], otherwise=words) if name in found else Failure(name, status, words)
     return tuple(found.values())
 
 

@@ -35,7 +35,8 @@ from minbuild.planning.plan_outline import PlanOutline, SessionPlan
 from minbuild.toolchain import host_target
 from minbuild.training.arrays import Buffer, as_array, wrapped_like
 from minbuild.training.jit_build import SUFFIXES, ArtifactFiles
-from minbuild.training.library import EVAL, TRAIN, TRAIN_AND_UPDATE, Library
+from minbuild.training.library import EVAL, TRAIN, TRAIN_AND_UPDATE, Library, TrainerError
+from minbuild.training.refusals import UNSUPPORTED
 from minbuild.training.resizing_session import ResizingSession
 from minbuild.training.state import CheckpointState, Parameter, Parameters, Properties
 
@@ -107,8 +108,11 @@ class Module:
     def __call__(self, *user_inputs: Any) -> np.ndarray | tuple[np.ndarray, ...]:
         """One step on a batch, inputs in the order of `input_names`: arrays, or anything that shares its memory by
         DLPack or the buffer protocol. The output, or a tuple of several; where an input is an OrtValue of onnxruntime,
-        they are too. A training step adds to the gradients, or replaces them after `lazy_reset_grad`."""
+        they are too. A training step adds to the gradients, or replaces them after `lazy_reset_grad`. Raises
+        TrainerError, of training steps where the package was reduced with --updates fused."""
         self._state._check_filled()
+        if self.training:
+            self._refuse_updates(fused=True)
         outputs = wrapped_like(user_inputs, self._device.run(self._graph, [as_array(x) for x in user_inputs]))
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
@@ -117,9 +121,21 @@ class Module:
         outputs as of a call. Raises TrainerError for other packages; where a gradient is not finite, its text names the
         parameter, and the state takes nothing but a checkpoint from then on."""
         self._state._check_filled()
+        self._refuse_updates(fused=False)
         arrays = [as_array(x) for x in user_inputs]
         outputs = wrapped_like(user_inputs, self._device.run(TRAIN_AND_UPDATE, arrays))
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    def _refuse_updates(self, fused: bool) -> None:
+        """Raises TrainerError, which names the call to make, where the updates of training steps are as `fused`."""
+        if self.fused_updates and fused:
+            text = (
+                "no such graph: the package was reduced with --updates fused. Call train_and_update(*inputs)."
+            )
+            raise TrainerError(UNSUPPORTED, text)
+        if not self.fused_updates and not fused:
+            text = "no such graph: --updates fused was left out. Call the module, then Optimizer.step()."
+            raise TrainerError(UNSUPPORTED, text)
 
     @property
     def fused_updates(self) -> bool:
@@ -232,8 +248,9 @@ class Optimizer:
             module._use_optimizer(Path(optimizer_uri))
 
     def step(self) -> None:
-        """One update. Raises TrainerError where there is no optimizer."""
+        """One update. Raises TrainerError where there is no optimizer, and where training steps update parameters."""
         self._module._state._check_filled()
+        self._module._refuse_updates(fused=True)
         self._module._device.session.optimizer_step()
 
     def set_learning_rate(self, learning_rate: float) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from minbuild.ir.mapped import FileBytes
 from minbuild.planning.plan_inputs import PlanInput, read_plan_inputs
 
-INVALID_ARGUMENT, BAD_SHAPE, BAD_VALUE = 1, 6, 7  # mb_status
+INVALID_ARGUMENT, BAD_SHAPE, BAD_VALUE, UNSUPPORTED = 1, 6, 7, 9  # mb_status
 
 
 def refusal(plan: FileBytes, graph: int, status: int, inputs: Sequence[np.ndarray]) -> str:

@@ -10,9 +10,9 @@ from minbuild.ir.mapped import FileBytes
 from minbuild.passes.lowering.lower import ELSEWHERE
 from minbuild.planning.plan_outline import SessionPlan
 from minbuild.training.library import TRAIN, Library, Session, TrainerError, ports_of
-from minbuild.training.refusals import refusal
+from minbuild.training.refusals import UNSUPPORTED, refusal
 
-_OUT_OF_MEMORY, _UNSUPPORTED = 5, 9  # mb_status
+_OUT_OF_MEMORY = 5  # mb_status
 
 
 class ResizingSession:
@@ -72,7 +72,7 @@ class ResizingSession:
         try:
             state = self.session.checkpoint(True)
         except TrainerError as error:
-            if error.status != _UNSUPPORTED:
+            if error.status != UNSUPPORTED:
                 raise
             raise TrainerError(
                 error.status,
