@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from authored import source
 
 from minbuild.authoring import Recipe, artifacts_of
 from minbuild.authoring.likely_constants import likely_constants, likely_repeated
+from minbuild.ir import Graph
 from minbuild.ops import registry
 
 pytestmark = pytest.mark.unit
@@ -57,3 +61,39 @@ def test_a_parameter_that_was_written_for_each_sample_is_named() -> None:
 @pytest.mark.parametrize("array", [W, W[:1], np.ones((4, 2), np.float32), W[:, 0]])
 def test_other_parameters_are_written_once(array: np.ndarray) -> None:
     assert likely_repeated(source(TEXT, {**ARRAYS, "w": array}).graph, ("w",)) == ()
+
+
+def test_tables_are_found_among_many_weights_of_their_shape() -> None:
+    """Each table stands in the file twice, as in two layers, and nothing else is close to it."""
+    random = np.random.default_rng(1)
+    angles = random.uniform(0, 7, (32, 16))
+    tables = {
+        "cos": np.cos(angles),
+        "sin": np.sin(angles),
+        "cos2": np.cos(2 * angles),
+        "sin2": np.sin(2 * angles),
+    }
+    weights = {f"w{i}": random.uniform(-1, 1, (32, 16)) for i in range(100)}
+    near = {"off": np.cos(angles) + np.where(np.arange(16) == 7, 1e-3, 0)}
+    arrays = {name: array.astype(np.float32) for name, array in {**weights, **tables, **near}.items()}
+    assert likely_constants(holding(arrays), tuple(arrays)) == tuple(tables)
+
+
+def test_numbers_between_those_that_are_looked_at_first_count() -> None:
+    mask, table, repeated = np.zeros((100, 64), np.float32), np.ones((100, 64), np.float32), np.ones((9, 64))
+    mask[1, 1], repeated[:, 5] = -3e38, 2
+    other, almost = mask.copy(), repeated.copy()
+    other[1, 2], almost[8, 3] = 1, 3
+    sine = np.zeros_like(table)
+    table[1, 1], sine[1, 1] = 0.6, 0.8
+    cosine = table.copy()
+    cosine[1, 1] = 0.7
+    arrays = {"mask": mask, "other": other, "cos": table, "sin": sine, "cosine": cosine}
+    assert likely_constants(holding(arrays), tuple(arrays)) == ("mask", "cos", "sin")
+    arrays = {"once": almost, "often": repeated}
+    assert likely_repeated(holding(arrays), tuple(arrays)) == ("often",)
+
+
+def holding(arrays: Mapping[str, np.ndarray]) -> Graph:
+    """A graph with these initializers, which its nodes do not read."""
+    return replace(source(TEXT, ARRAYS).graph, initializers=arrays)
