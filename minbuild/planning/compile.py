@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from minbuild.authoring.load import load
-from minbuild.errors import BadInput, Unsupported
+from minbuild.errors import BadInput, OverBudget, Unsupported
 from minbuild.frontend.checkpoint import LARGEST_FILE, parameter_bytes, read_checkpoint, write_checkpoint
 from minbuild.frontend.files import read_shared
 from minbuild.ir import Plan, Program, TrainingArtifacts, fingerprint_of
@@ -122,17 +123,21 @@ def compile_artifacts(
                 log(f"--ram: a plan of {ram_of(made, sizes):,} bytes of RAM")
             return made
 
-        def slicing() -> BatchSlices:
-            if options.updates.fused or options.checks_loss:
-                option = "--updates fused" if options.updates.fused else "--finite-checks loss"
+        def slicing(fused: bool = options.updates.fused) -> BatchSlices:
+            if fused or options.checks_loss:
+                option = "--updates fused" if fused else "--finite-checks loss"
                 raise Unsupported([f"{option} needs the whole batch before it changes anything"])
-            return batch_slices(selected, program, operators, fixed)
+            return batch_slices(selected, separate, operators, fixed)
 
-        def fused() -> int | None:
-            """Bytes of RAM with fused updates, where these are possible."""
+        def other_updates(budget: int = options.ram) -> int | None:
+            """Bytes of RAM with fused updates, or fitted to `budget` with separate ones where they are fused; None
+            where that is not possible."""
             try:
-                return ram_of(build(optimize(fuse_updates(separate, operators, True), operators)), sizes)
-            except (BadInput, Unsupported):
+                if not options.updates.fused:
+                    return ram_of(build(optimize(fuse_updates(separate, operators, True), operators)), sizes)
+                other = fit(separate, operators, sizes, budget, build, slicing=partial(slicing, False))
+                return ram_of(build(optimize(separate, operators)), sizes) if other is None else other.ram
+            except (BadInput, OverBudget, Unsupported):
                 return None
 
         fitted = fit(
@@ -142,7 +147,7 @@ def compile_artifacts(
             options.ram,
             build,
             slicing=slicing,
-            fused=None if options.updates.fused else fused,
+            other_updates=other_updates,
         )
         plan = fitted.plan if fitted else plan
         points = curve(program, operators, sizes, build, slicing) if options.ram_curve else ()

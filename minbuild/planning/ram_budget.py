@@ -108,14 +108,14 @@ def fit(
     budget: int,
     build: Build,
     slicing: Callable[[], BatchSlices],
-    fused: Callable[[], int | None] | None = None,
+    other_updates: Callable[[], int | None] | None = None,
 ) -> FittedPlan | None:
     """The plan of `lowered` that takes at most `budget` bytes in little time; None where one without a budget does.
 
     `registry` has the operators, `sizes` those of the free dimensions, and `build` makes the plan of an optimised
     program, with the smallest arena or soon. `slicing` says how the batch can be in slices, or raises Unsupported with
-    the reason why not; `fused` gives the bytes of RAM with updates inside of the training step, for the message. Raises
-    OverBudget with the least that was found."""
+    the reason why not; `other_updates` gives the bytes of RAM with fused updates, or with separate ones where they are
+    fused, for the message. Raises OverBudget with the least that was found."""
     search = _search(lowered, registry, sizes, budget, build)
     before = search.before
     if ram_of(before, sizes) <= budget:
@@ -128,7 +128,7 @@ def fit(
     found = search.sliced(slicing) or search.checkpointed()
     if found is not None:
         return found
-    raise OverBudget(search.refusal(fused))
+    raise OverBudget(search.refusal(other_updates))
 
 
 def curve(
@@ -285,7 +285,7 @@ class _Search:
             tiled=tiled and any(name.endswith(SLICE) for name in new.values),
         )
 
-    def refusal(self, fused: Callable[[], int | None] | None) -> str:
+    def refusal(self, other_updates: Callable[[], int | None] | None) -> str:
         """The text for a budget that no plan fits."""
         persistent = self.before.persistent_bytes
         text = (
@@ -296,9 +296,12 @@ class _Search:
         )
         if self.unsliced:
             text += f" The batch cannot be computed in slices: {self.unsliced.rstrip('.')}."
-        with_fused = fused() if fused else None
-        if with_fused is not None and with_fused <= self.budget:
-            text += f" With --updates fused, which stores no gradients, it takes {with_fused:,} bytes, which fits."
+        other = other_updates() if other_updates else None
+        if other is not None and other <= self.budget:
+            way = "With --updates fused, which stores no gradients,"
+            if self.lowered.fused_updates:
+                way = "Without --updates fused"
+            text += f" {way} it takes {other:,} bytes, which fits."
         return f"{text} Give more, a smaller --max-dim, or train fewer parameters."
 
 

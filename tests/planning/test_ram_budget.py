@@ -15,7 +15,7 @@ from places import GOLDEN
 from minbuild.errors import OverBudget
 from minbuild.ir import Plan, Program
 from minbuild.ops import Registry
-from minbuild.options.plan_options import PlanOptions
+from minbuild.options.plan_options import PlanOptions, Updates
 from minbuild.passes.analysis import call_costs
 from minbuild.passes.analysis.call_costs import cached_seconds_of, seconds_of
 from minbuild.planning import compile as compile_module
@@ -59,6 +59,20 @@ def test_too_little_is_refused_with_the_least(minbuild: Command, tmp_path) -> No
     with pytest.raises(OverBudget):
         compile_model(FREE, {}, {}, options=PlanOptions(ram=least - 1))
     assert ram_of(compile_model(FREE, {}, {}, options=PlanOptions(ram=least)).plan, {"batch": 32}) <= least
+
+
+@pytest.mark.parametrize("name", ["embedding", "residual"])
+def test_fused_updates_are_named_where_separate_ones_fit(name: str) -> None:
+    """Separate updates allow for slices of the batch (embedding), and for gradients whose memory is not the arena's."""
+    folder, fused = GOLDEN / name, Updates(fused=True)
+    with pytest.raises(OverBudget) as refused:
+        compile_model(folder, {}, {}, options=PlanOptions(ram=1))
+    least = int(re.search(r"takes ([\d,]+) bytes of RAM", str(refused.value))[1].replace(",", ""))
+    with pytest.raises(OverBudget, match=rf"Without --updates fused it takes {least:,} bytes, which fits\."):
+        compile_model(folder, {}, {}, options=PlanOptions(ram=least, updates=fused))
+    with pytest.raises(OverBudget) as refused:
+        compile_model(folder, {}, {}, options=PlanOptions(ram=least - 1, updates=fused))
+    assert "Without --updates fused" not in str(refused.value)
 
 
 @pytest.mark.parametrize("misses", [False, True])
