@@ -1,6 +1,6 @@
 """How far the work of a training step is divided among threads, and what that costs: reports/baseline/threads.md.
 
-    python tests/slow/measure_threads.py [--batches N,N] [--time] FOLDER...
+    python tests/slow/measure_threads.py [--batches N,N] [--time] [--sizes] FOLDER...
 
 Each FOLDER has training artifacts and, as `batch_N.npz` in it or one folder up, a batch of N samples, the arrays in the
 order of the model's inputs (`bench_large.py --work FOLDER` leaves both). Libraries are built with and without threads.
@@ -10,7 +10,7 @@ does: a library that records it (thread_times.py) runs all of them on one thread
 that is divided, and what 2, 4 and 8 equal cores would give that take the parts in turns, uneven as they are, if memory
 keeps up. --time measures 1 and 2 threads besides, in turns, best of each: by the wall clock, and what the processor
 time grows by. The machine's load meanwhile stands beside it: with more processes than cores the wall clock shows those,
-not the threads.
+not the threads. --sizes counts bytes alone, in the rows that the page has, and leaves their other columns.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ sys.path[:0] = [str(ROOT)]
 
 from thread_times import recording_library, step_times  # noqa: E402
 
+from minbuild.analysis.attribution import attribute  # noqa: E402
+from minbuild.analysis.categories import Owner  # noqa: E402
 from minbuild.codegen.library_builder import build_checked  # noqa: E402
 from minbuild.options.build_options import BuildOptions  # noqa: E402
 from minbuild.options.plan_options import PlanOptions  # noqa: E402
@@ -39,18 +41,24 @@ from minbuild.training.library import TRAIN, Library, Session, arena_size  # noq
 THREADS = 8
 CORES = (2, 4, 8)
 CPUS = os.cpu_count()
+THREADS_CC = Owner("runtime", "threads")
+DIVISION = ("run_divided(", "run_part(")  # functions of it that cut calls; the others fork and join
 HEADER = (
-    "net", "batch", "library", "with threads", "session", "with threads",
+    "net", "batch", "library", "with threads", "fork and join", "division", "session", "with threads",
     "divided", *(f"{n} cores" for n in CORES), "measured, 2", "processor time, 2", "load",
 )  # fmt: skip
+TIMES = 4 + len(CORES)  # columns of HEADER
+PAGE = ROOT / "reports/baseline/threads.md"
 INTRODUCTION = f"""# Threads
 
 Written by `python tests/slow/measure_threads.py`: bytes of the library and of a session, without threads and with
-{THREADS}; the share of a training step (forward, backward and update) that is divided among threads, by processor
-time; how many times faster a step is on so many equal cores that take the parts in turns, uneven as they are, if memory
-keeps up; and, where it was measured (`--time`), how many times faster two threads were than one by the wall clock, how
-many times the processor time that took, and the machine's load meanwhile (processes that ran or waited to run, these
-measurements among them): with more than it has cores, the wall clock says little.
+{THREADS}; bytes that the fork and join itself takes of the library, and the division of kernels' calls (both of
+`kernels/runtime/threads.cc`, as the size report attributes them: the other bytes that threads add are in kernels which
+divide their own work, and in the session); the share of a training step (forward, backward and update) that is divided
+among threads, by processor time; how many times faster a step is on so many equal cores that take the parts in turns,
+uneven as they are, if memory keeps up; and, where it was measured (`--time`), how many times faster two threads were
+than one by the wall clock, how many times the processor time that took, and the machine's load meanwhile (processes
+that ran or waited to run, these measurements among them): with more than it has cores, the wall clock says little.
 
 """
 
@@ -67,6 +75,10 @@ class Built:
         self.path = work / f"{threads}.so"
         self.path.write_bytes(library.built.shared)
         self.library, self.bytes = Library(self.path), len(library.built.shared)
+        found = attribute(library.binary, library.owners, library.kernels).shares
+        pieces = [p for share in found if share.owner == THREADS_CC for p in share.pieces]
+        cut = [p.bytes for p in pieces if any(f in name for name in p.names for f in DIVISION)]
+        self.division, self.fork_join = sum(cut), sum(p.bytes for p in pieces) - sum(cut)
         self.plan, self.checkpoint, self.symbols = model.plan_bytes, model.checkpoint, len(model.plan.symbols)
 
     def session(self, batch: int, library: Library | None = None, **options: object) -> Session:
@@ -113,11 +125,22 @@ def gain(built: Built, batch: int, inputs: list[np.ndarray]) -> tuple[float, flo
     return float(wall[0] / wall[1]), float(used[1] / used[0])
 
 
-def row(folder: Path, batch: int, timed: bool, work: Path) -> str:
+def name_of(folder: Path) -> str:
+    return folder.parent.name if folder.name == "art" else folder.name
+
+
+def sizes(bare: Built, built: Built, batch: int) -> list[str]:
+    """The columns of bytes."""
+    library = (bare.bytes, built.bytes, built.fork_join, built.division)
+    counts = (*library, bare.memory(batch), built.memory(batch))
+    return [f"{n:,}" for n in counts]
+
+
+def times(folder: Path, built: Built, batch: int, timed: bool) -> list[str]:
+    """The columns of times."""
     places = (folder / f"batch_{batch}.npz", folder.parent / f"batch_{batch}.npz")
     with np.load(next(p for p in places if p.is_file())) as arrays:
         inputs = [arrays[name] for name in arrays.files]
-    bare, built = (Built(folder, threads, work) for threads in ("off", str(THREADS)))
     share, gains = divided(built, batch, inputs)
     most = [f"{gain:.2f}" for gain in gains]
     measured = ["-"] * 3
@@ -125,10 +148,13 @@ def row(folder: Path, batch: int, timed: bool, work: Path) -> str:
         measured = [f"{n:.2f}" for n in gain(built, batch, inputs)] + [
             f"{os.getloadavg()[0]:.0f} of {CPUS} cores"
         ]
-    sizes = [bare.bytes, built.bytes, bare.memory(batch), built.memory(batch)]
-    name = folder.parent.name if folder.name == "art" else folder.name
-    cells = [name, str(batch), *(f"{n:,}" for n in sizes), f"{100 * share:.1f} %", *most, *measured]
-    return f"| {' | '.join(cells)} |"
+    return [f"{100 * share:.1f} %", *most, *measured]
+
+
+def times_before() -> dict[tuple[str, str], list[str]]:
+    """The columns of times in the page, by the net and the batch of a row."""
+    rows = [line.strip("| ").split(" | ") for line in PAGE.read_text().splitlines() if line.startswith("| ")]
+    return {(cells[0], cells[1]): cells[-TIMES:] for cells in rows[1:]}
 
 
 def main() -> int:
@@ -137,19 +163,24 @@ def main() -> int:
     )
     parser.add_argument("--batches", default="1")
     parser.add_argument("--time", action="store_true")
+    parser.add_argument("--sizes", action="store_true", help="bytes alone; the page's times stay")
     parser.add_argument("folders", nargs="+", type=Path)
     given = parser.parse_args()
     import tempfile
 
+    before = times_before() if given.sizes else {}
     lines = [f"| {' | '.join(HEADER)} |", f"|{'---|' * len(HEADER)}"]
     with tempfile.TemporaryDirectory() as work:
         for number, folder in enumerate(given.folders):
+            own = Path(work) / str(number)
+            own.mkdir()
+            bare, built = (Built(folder, threads, own) for threads in ("off", str(THREADS)))
             for batch in map(int, given.batches.split(",")):
-                own = Path(work) / f"{number}_{batch}"
-                own.mkdir()
-                lines.append(row(folder, batch, given.time, own))
+                cells = [name_of(folder), str(batch), *sizes(bare, built, batch)]
+                cells += before[cells[0], cells[1]] if before else times(folder, built, batch, given.time)
+                lines.append(f"| {' | '.join(cells)} |")
                 print(lines[-1], flush=True)
-    (ROOT / "reports/baseline/threads.md").write_text(INTRODUCTION + "\n".join(lines) + "\n")
+    PAGE.write_text(INTRODUCTION + "\n".join(lines) + "\n")
     return 0
 
 
