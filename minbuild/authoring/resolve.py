@@ -11,6 +11,7 @@ from minbuild.authoring.autodiff.gradient_operator import without_gradient_nodes
 from minbuild.authoring.bounded_loops import with_bounded_loops
 from minbuild.authoring.fixed_inputs import is_single_number, with_fixed_inputs, with_known_branches
 from minbuild.authoring.folded_choices import without_folded_choices
+from minbuild.authoring.folded_constants.unfold import with_unfolded_constants
 from minbuild.authoring.integer_operators.rewrite import with_float_operators
 from minbuild.authoring.loop_weights import with_weights_in_loops
 from minbuild.authoring.lora import with_adapters
@@ -27,7 +28,6 @@ from minbuild.authoring.parameters import (
 )
 from minbuild.authoring.quantization import with_fake_quantization
 from minbuild.authoring.recipe import OwnLoss, Recipe, Source
-from minbuild.authoring.unfold_constants import with_unfolded_constants
 from minbuild.errors import BadInput
 from minbuild.frontend.files import read_file
 from minbuild.frontend.onnx.exporter_metadata import ExporterMetadata

@@ -13,10 +13,10 @@ from math import prod
 from pathlib import Path
 
 from minbuild.authoring.autodiff.topological_order import in_order, leading_to
+from minbuild.authoring.folded_constants.unfold import with_unfolded_constants
 from minbuild.authoring.graph_builder import TypedGraphBuilder
 from minbuild.authoring.parameters import chosen, with_lifted_constants
 from minbuild.authoring.recipe import Recipe, Source
-from minbuild.authoring.unfold_constants import with_unfolded_constants
 from minbuild.errors import BadInput
 from minbuild.frontend.onnx.exporter_metadata import ExporterMetadata
 from minbuild.frontend.onnx.subgraphs import graphs_in, names_read

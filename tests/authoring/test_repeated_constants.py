@@ -8,7 +8,7 @@ import pytest
 from authored import stepped
 from exported_models import RANDOM, T, W, X, gradients_of, made_of, trained
 
-from minbuild.authoring.repeated_constants import repeated_part
+from minbuild.authoring.folded_constants.repeated_constants import repeated_part
 from minbuild.reference.interpreter import ReferenceTrainer
 
 pytestmark = pytest.mark.unit

@@ -7,7 +7,7 @@ import pytest
 from authored import stepped
 from exported_models import RANDOM, T, W, X, gradients_of, made_of, trained
 
-from minbuild.authoring.weight_norms import NormAxes, norm_axes
+from minbuild.authoring.folded_constants.weight_norms import NormAxes, norm_axes
 from minbuild.reference.interpreter import ReferenceTrainer
 
 NORM = {"div", "linalg_vector_norm"}
