@@ -14,9 +14,10 @@ from shlex import quote
 import numpy as np
 
 from minbuild.errors import BadInput
-from minbuild.frontend.onnx.quantization_pairs import with_quantization_pairs
+from minbuild.frontend.onnx.quantization_pairs import MICROSOFT, MINBUILD, with_quantization_pairs
 from minbuild.frontend.onnx.reader import read_graph
-from minbuild.frontend.onnx.subgraphs import names_read
+from minbuild.frontend.onnx.stored_weights import with_stored_weights
+from minbuild.frontend.onnx.subgraphs import has_domain, names_read
 from minbuild.frontend.onnx.template_writer import Piece, opsets_imported, template_file
 from minbuild.ir import Checkpoint, Graph, PlanParameter, Program, TensorType, TrainingArtifacts
 from minbuild.ir.dims import Dim
@@ -107,7 +108,9 @@ def inference(
     whole = not any(p.trainable for p in parameters.values())
     chosen = tuple(outputs) or (graph.outputs if whole else default_outputs(graph, parameters.keys()))
     imported = opsets_imported(graph.nodes)
-    pruned = with_quantization_pairs(prune(graph, chosen), imported.get("", 0))
+    opset = imported.get("", 0)
+    pruned, tensors = with_stored_weights(with_quantization_pairs(prune(graph, chosen), opset), opset)
+    imported = {d: v for d, v in imported.items() if d != MINBUILD or has_domain(pruned, d)}
     values = next(p.values for p in program.procedures if p.name == "eval")
     used = {name for node in pruned.nodes for name in names_read(node)}
     inner = {n: p.data for n, p in parameters.items() if held is not None and n in used and n not in held}
@@ -121,8 +124,8 @@ def inference(
     inputs = {n: t.substituted(fixed or {}) for n, t in pruned.inputs.items() if n not in parameters}
     pruned = replace(pruned, inputs=inputs, initializers={**pruned.initializers, **stored})
     types = {name: values[name].type for name in chosen}
-    imported |= {d: v for d, v in opsets_imported(pruned.nodes).items() if not d}
-    pieces = template_file(pruned, types, imported, holes)
+    imported |= {d: v for d, v in opsets_imported(pruned.nodes).items() if d in ("", MICROSOFT)}
+    pieces = template_file(pruned, types, imported, holes, tensors)
     sizes = {p.name: prod(p.shape) * p.element.size for p in artifacts.checkpoint.parameters}
     size = sum(len(p) if isinstance(p, bytes) else sizes[p] for p in pieces)
     if size > MOST_IN_FILE:

@@ -1,4 +1,4 @@
-"""Weights in float8: they stay in a byte each, and train as the same numbers in float do."""
+"""Weights in float8: they stay in a byte each, also in exported models, and train as the same numbers in float do."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import trainers
 from beside_interpreter import farthest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from planned_models import compiled
 
 from minbuild.authoring import Recipe, Source, artifacts_of
@@ -18,6 +19,7 @@ from minbuild.errors import Unsupported
 from minbuild.frontend.onnx.reader import read_model
 from minbuild.ir import TrainingArtifacts
 from minbuild.ops import registry
+from minbuild.planning.inference_export import export_model
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.training.library import TRAIN, Session
@@ -82,6 +84,10 @@ def model_of(layer: str, kind: str, packed: bool, body: str = "") -> Source:
     model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in arrays.items())
     model.graph.initializer.append(float8("q", weights, kind))
     model.graph.initializer.append(float8("z", np.zeros(np.shape(scales)), kind))
+    return source_of(model)
+
+
+def source_of(model: onnx.ModelProto) -> Source:
     return Source(read_model(model, Path("model.onnx")), 21, Path("model.onnx"))
 
 
@@ -142,7 +148,7 @@ def quantizing(pair: str, kind: str) -> Source:
     model.graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in held.items())
     model.graph.initializer.append(float8("z", np.zeros(()), kind))
     model.graph.initializer.append(float8("o", np.zeros(shape[axis]), kind))
-    return Source(read_model(model, Path("model.onnx")), 21, Path("model.onnx"))
+    return source_of(model)
 
 
 def rounded(x: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
@@ -176,6 +182,55 @@ def test_quantizers_round_and_let_gradients_straight_through(kind):
         back = (2 * difference / difference.size) @ v.T * (1 - hidden**2)
         np.testing.assert_allclose(trainer.gradients["wide"], x.T @ back * inside, rtol=1e-5, atol=1e-9)
         assert pair != "weights" or not inside.all()
+
+
+# ------------------------------------------------------------------------------------------- exported for inference
+
+
+def exported(made: TrainingArtifacts) -> onnx.ModelProto:
+    """The inference model, which has operators that other runtimes know."""
+    _, data = export_model(made, made.checkpoint, ())
+    model = onnx.load_from_string(data)
+    onnx.checker.check_model(model, full_check=True)
+    assert {entry.domain for entry in model.opset_import} == {""}
+    return model
+
+
+def output(model: onnx.ModelProto) -> np.ndarray:
+    session = ReferenceEvaluator(model)
+    feeds = {n: a for n, a in zip(("x", "ids"), BATCHES[0], strict=False) if n in session.input_names}
+    return session.run(None, feeds)[0]
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("layer", LAYERS)
+def test_an_exported_model_has_its_weights_in_float8(layer: str) -> None:
+    """And gives what the same numbers in float give."""
+    wide = output(exported(artifacts(model_of(layer, "e4m3fn", packed=False))))
+    for kind, (number, _) in TYPES.items():
+        model = exported(artifacts(model_of(layer, kind, packed=True)))
+        (weights,) = (t for t in model.graph.initializer if t.data_type == number)
+        assert (weights.name, tuple(weights.dims)) == ("q", LAYERS[layer][0])
+        assert len(weights.raw_data) == np.prod(LAYERS[layer][0])
+        assert [n.op_type for n in model.graph.node].count("DequantizeLinear") == 1
+        assert kind != "e4m3fn" or np.array_equal(output(model), wide)
+        again = artifacts_of(source_of(model), Recipe("mse", optimizer="sgd", train=("v",)), registry())
+        assert np.array_equal(output(exported(again)), output(model))
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("pair", PAIRS)
+def test_an_exported_model_rounds_as_its_trainer_does(pair: str, kind: str) -> None:
+    made = artifacts_of(quantizing(pair, kind), Recipe("mse", optimizer="sgd"), registry())
+    model = exported(made)
+    casts = [n.attribute[0].i for n in model.graph.node if n.op_type == "Cast"]
+    assert casts == [TYPES[kind][0], TensorProto.FLOAT]
+    loss = ReferenceTrainer(made).eval_step(*BATCHES[0])[0]
+    assert ((output(model) - BATCHES[0][2]) ** 2).mean() == pytest.approx(float(loss), rel=1e-5)
+
+
+# ------------------------------------------------------------------------------------------------------------ refused
 
 
 @pytest.mark.unit

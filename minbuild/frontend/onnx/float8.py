@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 from onnx import TensorProto
 
-from minbuild.frontend.onnx.four_bits import matrix_of
+from minbuild.frontend.onnx.four_bits import linear_attributes, matrix_of
 from minbuild.frontend.onnx.quantization_pairs import MICROSOFT
 from minbuild.ir import ElementType, Graph, Node
 
@@ -189,7 +189,7 @@ def _dequantize(node: Node, weights: Float8, scale: str, arrays: dict[str, np.nd
     arrays[table] = np.arange(256, dtype=np.uint8).view(FLOAT8[weights.kind]).astype(np.float32)
     attributes = {
         **{"bits": 8, "stride": found["columns"], "signed": 0, "high_first": 0, "zero": 0},
-        **{"shape": codes.shape, "to": int(ElementType.FLOAT), **found},
+        **{"shape": codes.shape, "to": int(ElementType.FLOAT), **found, **linear_attributes(node)},
     }
     return replace(
         node,

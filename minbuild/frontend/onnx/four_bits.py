@@ -138,6 +138,14 @@ def matrix_of(node: Node, shape: tuple[int, ...]) -> dict[str, int] | None:
     return found
 
 
+def linear_attributes(node: Node) -> dict[str, int]:
+    """The attributes of the DequantizeLinear `node`, which its Dequantize keeps for files that are written."""
+    return {
+        "axis": int(node.attributes.get("axis", 1)),
+        "block_size": int(node.attributes.get("block_size", 0)),
+    }
+
+
 def _dequantize(
     node: Node,
     weights: FourBits,
@@ -163,6 +171,7 @@ def _dequantize(
         "zero": zero if same else 0,
         "shape": weights.shape,
         "to": int(ElementType.FLOAT),
+        **linear_attributes(node),
     }
     return replace(
         node, op_type="Dequantize", domain="minbuild", version=1, inputs=tuple(inputs), attributes=attributes

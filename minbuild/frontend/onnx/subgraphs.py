@@ -24,6 +24,11 @@ def names_read(node: Node) -> set[str]:
     return found
 
 
+def has_domain(graph: Graph, domain: str) -> bool:
+    """True if operators of `domain` are among the nodes of a graph, or of the graphs inside of them."""
+    return any(n.domain == domain or any(has_domain(g, domain) for g in graphs_in(n)) for n in graph.nodes)
+
+
 def captured(graph: Graph) -> set[str]:
     """The values that a graph reads and does not define."""
     read = {name for node in graph.nodes for name in names_read(node)} | set(graph.outputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from onnx import TensorProto
@@ -22,12 +22,18 @@ def opsets_imported(nodes: Iterable[Node]) -> dict[str, int]:
 
 
 def template_file(
-    graph: Graph, types: Mapping[str, TensorType], opsets: Mapping[str, int], holes: Mapping[str, TensorType]
+    graph: Graph,
+    types: Mapping[str, TensorType],
+    opsets: Mapping[str, int],
+    holes: Mapping[str, TensorType],
+    tensors: Sequence[TensorProto] = (),
 ) -> tuple[Piece, ...]:
     """The file that `onnx_writer.write_graph` would write of a graph with further initializers, in pieces. Those are
     `holes`: their shapes are fixed, and where they are named belong their elements, row-major and little-endian.
-    `graph` is written with the `types` of its values, for the versions `opsets` of domains."""
+    `graph` is written with the `types` of its values, for the versions `opsets` of domains; `tensors` are initializers
+    of types that no element type stands for."""
     model = model_proto(graph, types, opsets)
+    model.graph.initializer.extend(tensors)
     rest = model.graph.SerializeToString(deterministic=True)
     model.ClearField("graph")
     length, pieces = len(rest), list[Piece]()
