@@ -28,9 +28,12 @@ EXPORT void multiply(int bytes, int along, int m, int n, int k, int apart, int a
   multiply_packed<float>(g, bytes, at, pack_columns<float>, &g, nullptr);
   __builtin_free(scratch);
 }
+// 1 if the first tile of a panel packs it, 2 if the tiles of the panel before it do.
 EXPORT int in_tiles(int m, int n, int k, int apart) {
   Gemm<float> g = {m, n, k, nullptr, k, 1, nullptr, apart, 1, nullptr, n, 1};
-  return kPacksInTiles && vector_bytes() >= 32 && Blocks<float>(g, vector_bytes()).packs_in_tiles(g, vector_bytes());
+  if (!kPacksInTiles || vector_bytes() < 32) return 0;
+  const Blocks<float> blocks(g, vector_bytes());
+  return blocks.packs_in_tiles(g, vector_bytes()) ? 1 : blocks.packs_ahead(g, vector_bytes()) ? 2 : 0;
 }
 EXPORT int has(int bytes) { return MB_DISPATCHES ? bytes >= 32 && bytes <= widest_bytes() : bytes == widest_bytes(); }
 EXPORT int wide() { return kPacksInTiles && vector_bytes() >= 32; }
@@ -54,7 +57,10 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.parametrize("rows", [1, 4, 6, 8, 10, 24, 31, 66, 132])
 def test_packing_in_tiles_changes_no_bit(library: ctypes.CDLL, along: int, rows: int) -> None:
     random = np.random.default_rng(rows)
-    for n, k, beyond in ((16, 64, 0), (48, 256, 0), (77, 300, 5), (130, 513, 0), (15, 40, 1), (70, 12, 0)):
+    sizes = ((16, 64, 0), (48, 256, 0), (77, 300, 5), (130, 513, 0), (15, 40, 1), (70, 12, 0))
+    # B in pages: tiles pack the panel after theirs, where there are many of them.
+    paged = ((1060, 270, 988), (64, 520, 960), (70, 90, 954))
+    for n, k, beyond in sizes + (() if along else paged):
         lines, length = (n, k) if along else (k, n)
         a = random.standard_normal((rows, k), np.float32)
         b = random.standard_normal((lines, length + beyond), np.float32)
@@ -71,15 +77,16 @@ def test_packing_in_tiles_changes_no_bit(library: ctypes.CDLL, along: int, rows:
             assert {c.tobytes() for c in results} == {results[0].tobytes()}
 
 
-def test_tiles_pack_what_is_near_and_read_by_tall_tiles(library: ctypes.CDLL) -> None:
-    """Not a B beyond the caches, one whose rows share few sets of the nearest cache, or one under low tiles alone."""
+def test_tiles_pack_the_panel_after_theirs_of_a_far_b(library: ctypes.CDLL) -> None:
+    """Or of any where tiles are many, but for one panel alone or low tiles alone."""
     if not library.wide():
         pytest.skip("this processor has no wide vectors")
-    assert library.in_tiles(32, 768, 768, 768)
-    assert library.in_tiles(64, 1024, 1024, 1024)
-    assert not library.in_tiles(65, 1024, 1024, 1024)
-    assert not library.in_tiles(32, 2048, 2048, 2048)
-    assert not library.in_tiles(4, 768, 768, 768)
+    assert library.in_tiles(32, 768, 768, 768) == 1
+    assert library.in_tiles(64, 1024, 1024, 1024) == 1
+    assert library.in_tiles(65, 1024, 1024, 1024) == 2
+    assert library.in_tiles(32, 2048, 2048, 2048) == 2
+    assert library.in_tiles(65, 16, 1024, 1024) == 1
+    assert library.in_tiles(4, 768, 768, 768) == 0
 
 
 def test_narrow_vectors_pack_by_copies(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ MB_INLINE void run_wider([[maybe_unused]] int bytes, Args... args) {
 // Of what the next panel is packed from, columns from `next` on that are `apart`, some are fetched with each tile: `share`
 // lines of the cache, of which a column has `lines`.
 // `raw`: the panel in place, with its rows `raw_row` apart, which the first tile packs; or null. `turned`: it is columns,
-// `apart`, in place of rows. `copies`: the same of a panel that is collected from several places.
+// `apart`, in place of rows. `copies`: the same of a panel that is collected from several places. `ahead`: of the next
+// panel, which tall tiles pack.
 template <class T>
 struct TileSteps {
   intptr_t step, low_step, low;
@@ -71,6 +72,7 @@ struct TileSteps {
   intptr_t raw_row;
   bool turned;
   const PanelCopies<T>* copies;
+  RowsAhead<T>* ahead;
 };
 
 // All rows of one panel, whose g.n columns fit one tile. `edge` has room for a tile that does not fit C.
@@ -129,6 +131,8 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Step
       } else if (left == g.m && (steps.copies, ...)) {
         run_widest<TileBody<T, true>>(&g, a, rows, out, out_row, old, (steps.copies, ...));
 #endif
+      } else if (high && (steps.ahead, ...)) {
+        run_wider<TileBody<T, true>>(bytes, &g, a, rows, out, out_row, old, (steps.ahead, ...));
       } else if (high) {
         run_at<TileBody<T, true>, 64>(bytes, &g, a, rows, out, out_row, old);
       } else {

@@ -144,29 +144,38 @@ MB_INLINE void point_at_rows(const T* (&rows)[Count], const T* x, intptr_t step,
 template <class T>
 inline T zero_row[kMostTileBytes / sizeof(T)];
 
-// True where the first tile of a panel may pack it: it waits less for a B in place than a copy of its own does. A row of B
-// is fetched as many steps ahead.
+// True where tiles may pack panels: they wait less for B than a copy of its own does.
 #if (MB_DISPATCHES || defined(__AVX2__)) && !MB_ONE_VARIANT
 constexpr bool kPacksInTiles = true;
 #else
 constexpr bool kPacksInTiles = false;
 #endif
+// The first tile of a panel, which packs it, fetches a row of B as many steps ahead.
 constexpr intptr_t kRowsAhead = 8;
-// True where it may collect a panel from several places, with AVX-512, whose loads have masks. In tiles of AVX2 these
-// loads and stores take longer than a pass of their own.
+// Rows of B from which tiles pack the next panel, one in each `steps` steps: from `from` on `left` rows, `row` apart. The
+// next tile packs `share` of them, or of the panel from `after` on, which are fetched.
+template <class T>
+struct RowsAhead {
+  const T *from, *after;
+  intptr_t row;
+  T* to;
+  intptr_t left, steps, share;
+};
+// True where the first tile may collect its panel from several places, with AVX-512, whose loads have masks. In tiles of
+// AVX2 these loads and stores take longer than a pass of their own.
 #if defined(MB_CONV_WIDE_IMAGES)
 #define MB_COLLECTS_PANELS (MB_CONV_WIDE_IMAGES && MINBUILD_AVX512)
 #else
 #define MB_COLLECTS_PANELS 0
 #endif
-// The same of a panel whose columns are contiguous in B: some of them are transposed, to a depth of kTurned, while the
-// tile multiplies what was before. Columns are fetched kTurnedAhead ahead.
+// True where it may pack a panel whose columns are contiguous in B: some of them are transposed, to a depth of kTurned,
+// while the tile multiplies what was before. Columns are fetched kTurnedAhead ahead.
 template <class T>
 constexpr bool kTurnsInTiles = kPacksInTiles && MB_SHUFFLES && sizeof(T) == 4;
 constexpr intptr_t kTurned = 16, kTurnedAhead = 64;
 
 // One tile: out = old + alpha * rows of A from `a` on * the panel g.b. `old` is `out`, or zeros for every row. `panel`:
-// where g.b, in place, is packed meanwhile; or columns, their step and those after them, which are packed there.
+// what is packed meanwhile.
 template <class T, bool Packed, int Vectors = kTileVectors>
 struct TileBody {
   template <class W, class... Panel>
@@ -368,6 +377,36 @@ struct TileBody {
       }
       to += kTurned * kWidth;
     }
+  }
+
+  // The same while rows of B are packed for the next panel.
+  template <class V, int Rows>
+  static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
+                                     RowsAhead<T>* ahead) {
+    constexpr int kWidth = Vectors * V::size, kLine = 64 / sizeof(T);
+    const T *a[Rows], *b = g.b;
+    point_at_rows(a, from, g.a_row, rows);
+    intptr_t at = 0, rest = ahead->left;
+    const intptr_t a_col = g.a_col, b_row = ahead->row;
+    const T *next = ahead->from, *later = ahead->after;
+    if (rest > ahead->share) later = next + ahead->share * b_row;
+    T* to = ahead->to;
+    for (intptr_t left = g.k, steps = ahead->steps; left > 0; left -= steps) {
+      if (rest > 0) {
+        unroll<Vectors>([&](auto v) MB_LAMBDA { V::load(next + v * V::size).store(to + v * V::size); });
+        unroll<(kWidth + kLine - 1) / kLine>([&](auto v) MB_LAMBDA { __builtin_prefetch(later + v * kLine, 0, 2); });
+        next += b_row, later += b_row, to += kWidth, --rest;
+      }
+      for (intptr_t k = left < steps ? left : steps; k > 0; --k, b += kWidth, at += a_col) {
+        V row[Vectors];
+        unroll<Vectors>([&](auto v) MB_LAMBDA { row[v] = V::load(b + v * V::size); });
+        unroll<Rows>([&](auto r) MB_LAMBDA {
+          const V factor = a[r][at];
+          unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
+        });
+      }
+    }
+    ahead->from = next, ahead->to = to, ahead->left = rest;
   }
 
   // The same of rows of A in memory as it is.

@@ -96,10 +96,18 @@ struct Blocks {
   MB_INLINE bool starts_tall(const Gemm<T>& g, int bytes) const {
     return g.m - low_rows(g.m, tile_rows(bytes)) >= tall;
   }
-  // True of a B that is near, with a tall first tile, but for many rows of pages that share few sets of the nearest cache.
+  // True of a B that is near, with few tiles or one panel: the first tile, a tall one, packs what is in place.
   MB_INLINE bool packs_in_tiles(const Gemm<T>& g, int bytes) const {
-    return g.b_col == 1 && !is_far(g) && starts_tall(g, bytes) &&
-           (g.m <= 64 || g.b_row % intptr_t(4096 / sizeof(T)) != 0);
+    return g.b_col == 1 && (g.m <= 64 || g.n < 2 * width) && !is_far(g) && starts_tall(g, bytes);
+  }
+  // True of rows of another B, which tall tiles pack for the next panel.
+  MB_INLINE bool packs_ahead(const Gemm<T>& g, int bytes) const {
+    return g.b_col == 1 && g.n >= 2 * width && starts_tall(g, bytes) && !packs_in_tiles(g, bytes);
+  }
+  // From a panel of a block of columns and depth to the next one: beside it, or the first at the next depth.
+  MB_INLINE void step(intptr_t& at, intptr_t& k, intptr_t of) const {
+    at += width;
+    if (at >= of) at = 0, k += depth;
   }
   // Of the largest blocks there may be: parts of a product have fewer rows and columns, but maybe larger blocks of them.
   MB_INLINE intptr_t row_elements(const Gemm<T>& g) const {
@@ -133,7 +141,13 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, PackPa
              turns = along && kTurnsInTiles<T> && bytes >= 32 && blocks.starts_tall(g, bytes);
   const bool fetches = along && !kTurnsInTiles<T>;
   const bool in_tiles = once && kPacksInTiles && bytes >= 32 && blocks.packs_in_tiles(g, bytes);
-  const intptr_t group = (plain && !along && !in_tiles ? 8 : 1) * width;
+  const bool two_panels = once && kPacksInTiles && bytes >= 32 && blocks.packs_ahead(g, bytes);
+  const intptr_t group = (plain && !along && !in_tiles && !two_panels ? 8 : 1) * width;
+  // Where no panels are kept, C has their room in the second nearest cache.
+  if (turns || in_tiles || two_panels) blocks.columns *= 2;
+  RowsAhead<T> ahead = {nullptr, nullptr, g.b_row, nullptr, 0, 0, 0};
+  bool packed = false;
+  intptr_t other = 0;  // the panel that was packed ahead, of two
   for (intptr_t j = 0; j < g.n; j += blocks.columns) {
     const intptr_t columns = g.n - j < blocks.columns ? g.n - j : blocks.columns;
     for (intptr_t k = 0; k < g.k; k += depth) {
@@ -145,9 +159,19 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, PackPa
         tile.m = g.m - i < blocks.rows ? g.m - i : blocks.rows;
         tile.a = g.a + i * g.a_row + k * g.a_col;
         const intptr_t short_rows = tile_rows(bytes), low = blocks.low_rows(tile.m, short_rows);
-        TileSteps<T> steps = {
-            tall * g.a_row, short_rows * g.a_row, low, nullptr, nullptr, g.b_col, 0, 0, nullptr, g.b_row, false,
-            nullptr};
+        TileSteps<T> steps = {tall * g.a_row,
+                              short_rows * g.a_row,
+                              low,
+                              nullptr,
+                              nullptr,
+                              g.b_col,
+                              0,
+                              0,
+                              nullptr,
+                              g.b_row,
+                              false,
+                              nullptr,
+                              nullptr};
         if (fetches) {
           constexpr intptr_t kLine = 64 / sizeof(T);
           const intptr_t tiles = (tile.m + tall - 1) / tall;
@@ -178,12 +202,12 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, PackPa
         for (intptr_t at = 0; at < columns; at += width, tile.c += width * g.c_col) {
           tile.n = columns - at < width ? columns - at : width;
           if (MB_HALF_PANELS && bytes == 64 && group == width) tile.b_row = tile.n <= width / 2 ? width / 2 : width;
-          T* const panel = panels + (one_block ? at % group : at) * tile.k;
+          T* const panel = panels + (two_panels ? other * depth : (one_block ? at % group : at) * tile.k);
           steps.raw = (in_tiles || turns) && tile.n == width ? g.b + k * g.b_row + (j + at) * g.b_col : nullptr;
           steps.turned = turns && steps.raw;
           steps.copies = nullptr;
           const intptr_t done = !steps.raw ? 0 : turns ? tile.k & -kTurned : tile.k;
-          if (i == 0 && at % group == 0 && done < tile.k) {
+          if (i == 0 && at % group == 0 && done < tile.k && !packed) {
             const intptr_t some = columns - at < group ? columns - at : group;
             if (some % width != 0)
               clear_bytes(panel + some / width * width * tile.k, size_t(width * tile.k) * sizeof(T));
@@ -195,6 +219,21 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, PackPa
             pack(packer, panel + done * width, int(k + done), int(tile.k - done), int(j + at), int(some),
                  int(MB_HALF_PANELS ? tile.b_row : width), tiles);
             if (tiles && tiles->left) steps.copies = tiles;
+          }
+          if (two_panels) {
+            intptr_t next = at, next_k = k;
+            blocks.step(next, next_k, columns);
+            // Whole panels only; a half panel has tiles of its own.
+            packed = next_k < g.k && columns - next >= width && tile.b_row == width;
+            other = width - other;
+            ahead.from = g.b + next_k * g.b_row + j + next;
+            ahead.to = panels + other * depth;
+            ahead.left = g.k - next_k < depth ? g.k - next_k : depth;
+            ahead.steps = (tile.m - low + tall - 1) / tall;
+            ahead.share = (ahead.left + ahead.steps - 1) / ahead.steps;
+            blocks.step(next, next_k, columns);
+            ahead.after = g.b + next_k * g.b_row + j + next;
+            steps.ahead = packed ? &ahead : nullptr;
           }
           tile.b = panel;
           steps.next = g.b + k * g.b_row + (j + at + width) * g.b_col;
