@@ -4,7 +4,7 @@
 
 Each FOLDER has training artifacts. Every turn measures the native library (one thread), the same without vectors that
 WebAssembly lacks, and in each Node, `wasm32` and `wasm32-relaxed-simd` one after the other; the shortest step of all
-turns counts.
+turns counts. Nets that are not given keep their rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from unittest import mock
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT)]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from wasm_page import GOAL, MODULES, NetResult, write_page  # noqa: E402
 
 from minbuild.codegen.library_builder import build_checked  # noqa: E402
 from minbuild.options.build_options import BuildOptions  # noqa: E402
@@ -38,33 +40,11 @@ from minbuild.training.library import TRAIN, Library, Session  # noqa: E402
 from minbuild.verify.operator_times import multiplications, time_library  # noqa: E402
 from minbuild.verify.step_script import step_order  # noqa: E402
 
-MODULES = ("wasm32", "wasm32-relaxed-simd")
 FLAG = "--experimental-wasm-relaxed-simd"  # of Node before 22
 SCRIPT = Path(__file__).with_name("wasm_steps.mjs")
 SECONDS = 1.0  # that a turn takes, about
-GOAL = 1.5  # of native's time
 # Vectors of 128 bits, and products and sums in one instruction: what WebAssembly has with relaxed SIMD.
 NARROW = ("-DMINBUILD_DISPATCH=0", "-mfma")
-INTRODUCTION = """# WebAssembly
-
-A training step in Node beside this machine's own library on one thread, in turns within one run, the shortest of
-each, in processor time; written by `python tests/slow/measure_wasm.py`. V8 11.3 is the engine of Chrome 113 as well, V8
-13.6 that of Chrome 136; relaxed SIMD came with Chrome 114, and Node 20 has it by a flag. "128 bits" is the native
-library without the processor's wider vectors, which WebAssembly has no instructions for: the module's own share of the
-distance is that to this one.
-
-"""
-EXPLANATION = f"""
-Where a module takes more than {GOAL} times native, this is what its time consists of, native's being 1: multiplications
-and additions of products and convolutions as fast as this machine computes them in vectors of 128 bits, without memory;
-all else that native code with such vectors takes; and the module's own share, which is negative where it has tiles in
-place of that code's dot products.
-
-"""
-HEAD = (
-    *("net", "batch", "engine", "native", "native, 128 bits"),
-    *(f"{module} / {base}" for base in ("native", "128 bits") for module in MODULES),
-)
 
 
 def reduced(folder: Path, out: Path) -> None:
@@ -102,18 +82,18 @@ def operations(model: CompiledModel, batch: int) -> int:
     )
 
 
-def shares(name: str, native: float, narrow_time: float, module: float, products: float) -> str:
-    """The sentence on what the time of the faster module consists of; times are milliseconds."""
+def shares(name: str, native: float, narrow_time: float, module: float, products: float) -> list[str]:
+    """The lines on what the time of the faster module consists of; times are milliseconds."""
     if module <= GOAL * native:
-        return ""
+        return []
     parts = (products, narrow_time - products, module - narrow_time)
     whole, *each = (f"{part / native:.2f}" for part in (module, *parts))
     parts_text = " + ".join(each).replace("+ -", "- ")
     faster = f"{narrow_time / (GOAL * native):.2f}"
-    return (
-        f"* {name}: {whole} = {parts_text}. At {GOAL} it would be {faster} times as fast as native code with\n"
-        "  vectors of 128 bits.\n"
-    )
+    return [
+        f"* {name}: {whole} = {parts_text}. At {GOAL} it would be {faster} times as fast as native code with",
+        "  vectors of 128 bits.",
+    ]
 
 
 def native_step(session: Session, inputs: list[np.ndarray]) -> float:
@@ -150,9 +130,7 @@ def module_step(engine: Engine, package: Path, module: str, feeds: Path, steps: 
     return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
-def rows(
-    folder: Path, batch: int, turns: int, engines: Sequence[Engine], work: Path
-) -> tuple[list[str], str]:
+def measure(folder: Path, batch: int, turns: int, engines: Sequence[Engine], work: Path) -> NetResult:
     """The rows of a net, one for each engine, and what their times consist of where they are above the goal."""
     package = work / "dist"
     reduced(folder, package)
@@ -185,7 +163,9 @@ def rows(
         session.close()
     best = {key: min(times) for key, times in found.items()}
     bases = [best[name, ""] for name in sessions]
-    lines, notes, floor = [], "", operations(model, batch) / peak / 1e6
+    lines: list[str] = []
+    notes: list[str] = []
+    floor = operations(model, batch) / peak / 1e6
     for engine in engines:
         ratios = [f"{best[name, engine.name] / base:.2f}" for base in bases for name in MODULES]
         cells = (folder.name, str(batch), engine.name, *(f"{base:.3f} ms" for base in bases), *ratios)
@@ -193,7 +173,7 @@ def rows(
         notes += shares(
             f"{folder.name}, {engine.name}", bases[0], bases[1], best[MODULES[1], engine.name], floor
         )
-    return lines, notes
+    return NetResult(tuple(lines), tuple(notes))
 
 
 def main() -> int:
@@ -205,17 +185,15 @@ def main() -> int:
     parser.add_argument("--node", action="append", metavar="PROGRAM", help="Repeatable. Default: node")
     parser.add_argument("folders", nargs="+", type=Path)
     given = parser.parse_args()
-    lines = [f"| {' | '.join(HEAD)} |", f"|{'---|' * len(HEAD)}"]
-    notes = ""
     engines = [engine_of(program) for program in given.node or ["node"]]
+    measured: dict[str, NetResult] = {}
     for folder in given.folders:
         with tempfile.TemporaryDirectory() as work:
-            found, note = rows(folder, given.batch, given.turns, engines, Path(work))
-        print(*found, note, sep="\n", end="", flush=True)
-        lines += found
-        notes += note
-    text = INTRODUCTION + "\n".join(lines) + "\n" + (EXPLANATION + notes if notes else "")
-    (ROOT / "reports/baseline/wasm.md").write_text(text)
+            found = measure(folder, given.batch, given.turns, engines, Path(work))
+        print(*found.rows, *found.notes, sep="\n", flush=True)
+        measured[folder.name] = found
+    page = ROOT / "reports/baseline/wasm.md"
+    page.write_text(write_page(page.read_text(), measured))
     return 0
 
 
