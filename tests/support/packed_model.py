@@ -19,6 +19,7 @@ ROWS = (263, 131)  # rows and their lengths
 POOLED = (3, 23, 23)
 NARROW = (963, 7, 7)  # channels, and images that are read where they are
 WINDOWS = (9, 9, 7)
+FILTERS = (7, 15, 13)
 PACKED = frozenset({"gemm_packed", "conv_packed"})
 FLOAT16, BFLOAT16 = onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
 
@@ -142,6 +143,33 @@ def windows_model() -> onnx.ModelProto:
     return net.model({"input": (FLOAT, ("batch", *WINDOWS))}, {"output": (FLOAT, ("batch", CLASSES))})
 
 
+def filters_model() -> onnx.ModelProto:
+    """Convolutions with one filter per channel, whose windows move by one element or two, with pads on both sides and
+    on one, with dilations, and batch normalizations, of images down to rows shorter than a vector."""
+    net, x, channels = Net(8), "input", FILTERS[0]
+    layers: tuple[tuple[tuple[int, int], list[int], dict[str, list[int]]], ...] = (
+        ((3, 3), [1, 1, 1, 1], {}),
+        ((2, 5), [0, 2, 1, 2], {}),
+        ((3, 3), [2, 1, 2, 1], {"dilations": [2, 1]}),
+        ((3, 3), [1, 1, 1, 1], {"strides": [2, 2]}),  # to 8 x 7
+        ((5, 1), [2, 0, 2, 0], {}),
+        ((3, 3), [1, 1, 1, 1], {"strides": [1, 2]}),  # to 8 x 4
+        ((3, 3), [1, 1, 1, 1], {}),
+        ((2, 2), [0, 0, 0, 0], {}),  # to 7 x 3
+        ((3, 3), [1, 1, 1, 1], {}),
+        ((3, 2), [0, 1, 0, 0], {"strides": [3, 1]}),  # to 2 x 3
+        ((3, 3), [1, 1, 1, 1], {"strides": [1, 2]}),  # to 2 x 2
+        ((3, 3), [1, 1, 1, 1], {}),
+    )
+    for number, (kernel, pads, steps) in enumerate(layers):
+        weights = [net.weight(f"conv{number}.weight", (channels, 1, *kernel), 9)]
+        weights += [net.weight(f"conv{number}.bias", (channels,), 9)] if number % 2 else []
+        x = net.add("Conv", [x, *weights], kernel_shape=kernel, group=channels, pads=pads, **steps)
+        x = net.add("Tanh", [net.norm(x, f"norm{number}", channels)])
+    net.linear(net.add("Flatten", [x], axis=1), "fc", channels * 2 * 2, CLASSES, "output")
+    return net.model({"input": (FLOAT, ("batch", *FILTERS))}, {"output": (FLOAT, ("batch", CLASSES))})
+
+
 def packed_artifacts(folder: Path, name: str = "packed") -> Path:
     """The training artifacts of one of MODELS, in `folder`."""
     onnx.save(MODELS[name][0](), folder / f"{name}.onnx")
@@ -171,4 +199,5 @@ MODELS = {
     "narrow": (narrow_model, NARROW),
     "pools": (pooled_model, POOLED),
     "windows": (windows_model, WINDOWS),
+    "filters": (filters_model, FILTERS),
 }

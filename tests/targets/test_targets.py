@@ -50,6 +50,8 @@ MATRIX += [("rows", target) for target in ("arm-linux-musleabihf", "aarch64-linu
 MATRIX += [("pools", target) for target in ("wasm32", "wasm32-relaxed-simd")]
 # "windows" has those of small convolutions that sum over taps in registers, and others.
 MATRIX += [("windows", target) for target in ("wasm32", "wasm32-relaxed-simd")]
+# "filters" has those with one filter per channel, and batch normalizations of rows of all lengths.
+MATRIX += [("filters", target) for target in ("wasm32", "wasm32-relaxed-simd")]
 # "threads" is that with threads, where libraries make them by system calls, and by Windows, and where they are workers.
 THREADED = ("aarch64-linux-musl", "riscv64-linux-musl", "x86_64-windows", "wasm32-threads")
 MATRIX += [("threads", target) for target in THREADED]
@@ -86,6 +88,12 @@ def model_of(case: str) -> CompiledModel:
         with tempfile.TemporaryDirectory() as name:
             model = compile_model(packed_artifacts(Path(name), case), {}, {}, (), lambda line: None)
         assert {k.function for k in model.plan.kernels} >= {"conv"} and "conv.groups" in model.plan.features
+        return model
+    if case == "filters":
+        with tempfile.TemporaryDirectory() as name:
+            model = compile_model(packed_artifacts(Path(name), case), {}, {}, (), lambda line: None)
+        assert "conv.depthwise" in model.plan.features
+        assert "depthwise_conv" not in {k.function for k in model.plan.kernels}
         return model
     if case in ("packed", "threads"):
         threads = "3" if case == "threads" else "off"

@@ -7,7 +7,9 @@
 #include "lib/simd/vec.h"
 
 // True in libraries of layers so large that moving every other element at a time takes part of their run time.
-#if defined(MB_CONV_PAIRS) && MB_SHUFFLES
+#if MB_FAST_WASM && defined(MB_CONV_STRIDES)
+#define MB_MOVES_PAIRS MB_CONV_STRIDES
+#elif defined(MB_CONV_PAIRS) && MB_SHUFFLES
 #define MB_MOVES_PAIRS MB_CONV_PAIRS
 #else
 #define MB_MOVES_PAIRS 0
@@ -34,6 +36,11 @@ struct Planes {
 #if MB_MOVES_PAIRS
     if constexpr (Axes == 2 && Strides && sizeof(T) == 4) {
       if (axes[1].stride == 2 && axes[1].phases == 2) return move_pairs(image_at, plane, outwards);
+    }
+#endif
+#if MB_FAST_WASM
+    if constexpr (Axes == 2) {
+      if (!Strides || (axes[0].stride | axes[1].stride) == 1) return move_lines(image_at, plane, outwards);
     }
 #endif
     using V = Width<kNarrowBytes>::of<T>;
@@ -78,6 +85,33 @@ struct Planes {
     } while (Strides && (number += size) < step);
   }
 
+#if MB_FAST_WASM
+  // The same where windows move by one element: by whole vectors, the last of which overlaps the one before.
+  template <class T>
+  MB_NOINLINE void move_lines(T* image_at, T* plane, bool outwards) const {
+    using V = Width<kNarrowBytes>::of<T>;
+    const PlaneAxis &down = axes[0], &across = axes[1];
+    const int lines = smaller(down.in, down.extent - down.pad), length = smaller(across.in, across.extent - across.pad);
+    const intptr_t image_pitch = across.in, pitch = down.pitch, from_pitch = outwards ? pitch : image_pitch,
+                   to_pitch = outwards ? image_pitch : pitch;
+    plane += down.pad * pitch + across.pad;
+    for (int c = 0; c < channels; ++c, image_at += image, plane += step) {
+      const T* from = outwards ? plane : image_at;
+      T* to = outwards ? image_at : plane;
+      int left = lines;
+      if (length >= V::size) {
+        for (; left > 0; --left, from += from_pitch, to += to_pitch) {
+          for (int i = 0; i < length - V::size; i += V::size) V::load(from + i).store(to + i);
+          V::load(from + length - V::size).store(to + length - V::size);
+        }
+      } else {
+        for (; left > 0; --left, from += from_pitch, to += to_pitch)
+          for (int i = 0; i < length; ++i) to[i] = from[i];
+      }
+    }
+  }
+#endif
+
 #if MB_MOVES_PAIRS
   // The same where lines have two phases: of a pair of neighbours one is in each.
   template <class T>
@@ -118,8 +152,8 @@ struct Planes {
       }
     }
   }
-  static int smaller(int x, int y) { return x < y ? x : y; }
 #endif
+  static int smaller(int x, int y) { return x < y ? x : y; }
 };
 
 }  // namespace minbuild

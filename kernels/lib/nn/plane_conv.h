@@ -16,6 +16,7 @@
 #include "lib/nn/phase_planes.h"
 #include "lib/nn/stored_weights.h"
 #include "lib/nn/tap_product.h"
+#include "lib/nn/tap_sums.h"
 
 namespace minbuild {
 
@@ -206,7 +207,7 @@ struct PlaneConv : StoredWeights<T, Features> {
   // Lays out an input gradient as sums over taps, if windows move by one element and memory is there: gradients of inputs
   // from the first that is no padding on, on the grid of the outputs, whose rows have zeros between them.
   MB_INLINE void gather_inputs() {
-    if (propagation != kInputGradient || ys.channels < kLeastDepth || depthwise()) return;
+    if (propagation != kInputGradient || (ys.channels < kLeastDepth && !depthwise())) return;
     intptr_t base = 0;
     for (int a = 0; a < kAxes; ++a) {
       const PlaneAxis& axis = xs.axes[a];
@@ -236,10 +237,24 @@ struct PlaneConv : StoredWeights<T, Features> {
     }
     product.run();
   }
+
+  // The same of one filter on one channel; false where taps add to planes one after the other.
+  MB_INLINE bool sum_filter(T* x, T* y, T* w, const T* bias) {
+    if (propagation == kWeightGradient) {
+      TapSums<T>::weights(ys.size, x, y, w, places, taps);
+    } else if (propagation == kOutput) {
+      TapSums<T>::outputs(ys.size, x, y, w, places, taps, 1, Features::kBias && bias ? *bias : T(0));
+    } else {
+      if (first < 0) return false;
+      TapSums<T>::outputs(xs.step, y + first, x, w, places, taps, -1, T(0));
+    }
+    return true;
+  }
 #else
   static constexpr intptr_t first = -1;
   void gather_inputs() {}
   void sum_taps(T*, T*, T*, bool) {}
+  bool sum_filter(T*, T*, T*, const T*) { return false; }
 #endif
 #if MB_THREADS > 1
   int64_t channels_and_taps() const { return int64_t(xs.channels) * taps; }
@@ -315,7 +330,7 @@ struct PlaneConv : StoredWeights<T, Features> {
       } else xs.move(image, x, false);
       if (propagation != kOutput) ys.move(outputs, y, false);
     }
-    if (propagation == kOutput && (bias || depthwise())) {
+    if (propagation == kOutput && (kSumsTaps ? bias && !depthwise() : bias || depthwise())) {
       add = true;
       T* to = y;
 #if MB_THREADS > 1
@@ -341,7 +356,7 @@ struct PlaneConv : StoredWeights<T, Features> {
       if constexpr (Features::kDequantize) {
         if (this->matrix) this->each_piece(w, taps, run_taps);
         else run_taps(w, 0, taps);
-      } else {
+      } else if (!kSumsTaps || !sum_filter(x, y, w, bias)) {
         run_taps(w, 0, taps);
       }
     } else if (kSumsTaps && !pointwise() && (first >= 0 || (propagation == kOutput && xs.channels >= kLeastDepth))) {

@@ -56,7 +56,72 @@ struct Channel {
     }
   };
 
+#if MB_FAST_WASM
+  // The same, with a loop for each use: engines of WebAssembly keep constants in registers around loops that jump at
+  // their end alone. A whole vector is not left to single elements. Where u is x, y = (a + b) (x - mean) + c.
+  template <bool kSame, bool kWrites>
+  MB_NOINLINE void pass_over(const T* u, const T* x, T* y) {
+    using V = Vec<T, 16 / int(sizeof(T))>;
+    constexpr int kTogether = 2;
+    const T factor = kSame ? a + b : b;
+    const V all_shift = shift, all_mean = mean, from_a = a, from_b = factor, from_c = c;
+    V all = T(0), all_products = T(0);
+    for (int n = 0; n < rows; ++n) {
+      V sums[kTogether], products[kTogether];
+      unroll<kTogether>([&](auto k) MB_LAMBDA { sums[k] = products[k] = V(T(0)); });
+      const auto step = [&](auto count) MB_LAMBDA {
+        unroll<count>([&](auto k) MB_LAMBDA {
+          const V of_x = V::load(x + k * V::size) - all_mean;
+          const V of_u = kSame ? of_x : V::load(u + k * V::size) - all_shift;
+          if constexpr (kWrites) {
+            V result = muladd(from_b, of_x, from_c);
+            if (!kSame) result = muladd(from_a, of_u, result);
+            result.store(y + k * V::size);
+          } else {
+            sums[k] = sums[k] + of_u;
+            products[k] = muladd(of_u, of_x, products[k]);
+          }
+        });
+        x += count * V::size;
+        if (!kSame) u += count * V::size;
+        if (kWrites) y += count * V::size;
+      };
+      int left = length;
+      if (left >= kTogether * V::size) {
+        do step(Constant<kTogether>{});
+        while ((left -= kTogether * V::size) >= kTogether * V::size);
+      }
+      if (left >= V::size) {
+        step(Constant<1>{});
+        left -= V::size;
+      }
+      for (; left > 0; --left) {
+        const T of_x = *x++ - mean, of_u = kSame ? of_x : *u++ - shift;
+        if constexpr (kWrites) {
+          *y++ = (kSame ? T(0) : a * of_u) + (factor * of_x + c);
+        } else {
+          sums[0] = sums[0] + V(typename V::Raw{of_u});
+          products[0] = products[0] + V(typename V::Raw{of_u * of_x});
+        }
+      }
+      unroll<kTogether>([&](auto k) MB_LAMBDA {
+        all = all + sums[k];
+        all_products = all_products + products[k];
+      });
+      const int between = stride - length;
+      x += between;
+      if (!kSame) u += between;
+      if (kWrites) y += between;
+    }
+    if constexpr (!kWrites) sum = minbuild::sum(all), product = minbuild::sum(all_products);
+  }
+  MB_NOINLINE void pass(const T* u, const T* x, T* y) {
+    if (u == x && shift == mean) y ? pass_over<true, true>(u, x, y) : pass_over<true, false>(u, x, y);
+    else y ? pass_over<false, true>(u, x, y) : pass_over<false, false>(u, x, y);
+  }
+#else
   MB_NOINLINE void pass(const T* u, const T* x, T* y) { dispatch_or_single<Pass, T>(this, u, x, y); }
+#endif
 
   // y = scale (x - mean) inverse + bias. x, scale and bias follow each other. As x stands for u too, each takes half the
   // factor.
