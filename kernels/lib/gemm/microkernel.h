@@ -3,95 +3,10 @@
 #define MINBUILD_LIB_GEMM_MICROKERNEL_H_
 
 #include "lib/gemm/panel_copies.h"
+#include "lib/gemm/tile_sizes.h"
 #include "lib/gemm/transpose.h"
-#include "lib/simd/vec.h"
-#include "lib/threads/parallel.h"
 
 namespace minbuild {
-
-// True where products have rows of A that are no matrix in memory: weights of convolutions that stay in 4, 8 or 16 bits.
-#if defined(MB_CONV_DEQUANTIZE)
-#define MB_WRITTEN_ROWS (MB_CONV_DEQUANTIZE && MB_SIMD && !MB_ONE_VARIANT)
-#else
-#define MB_WRITTEN_ROWS 0
-#endif
-// Writes `count` rows of `depth` elements, one after the other, from where the element `a` would be.
-template <class T>
-using WriteRows = void (*)(const void* source, T* to, const T* a, intptr_t count, intptr_t depth);
-
-// True where the last panel of a convolution may be half as wide: one vector of AVX-512.
-#if defined(MB_CONV_HALF_PANELS) && MINBUILD_AVX512
-#define MB_HALF_PANELS MB_CONV_HALF_PANELS
-#else
-#define MB_HALF_PANELS 0
-#endif
-
-// C[m,n] = alpha * A[m,k] * B[k,n], added to C if `accumulate`. Element (i,j) of X is x[i*x_row + j*x_col].
-template <class T>
-struct Gemm {
-  intptr_t m, n, k;
-  const T* a;
-  intptr_t a_row, a_col;
-  const T* b;
-  intptr_t b_row, b_col;
-  T* c;
-  intptr_t c_row, c_col = 1;
-  T alpha = 1;
-  bool accumulate = false;
-#if MB_WRITTEN_ROWS
-  WriteRows<T> rows = nullptr;  // for multiply(), of an A that is no matrix in memory
-  const void* source = nullptr;
-#endif
-#if MB_THREADS > 1
-  Team* team = nullptr;  // the threads among which packed products are divided; member m packs into scratch + m * share
-  int32_t members = 1;
-  intptr_t share = 0;
-#endif
-};
-
-// Register tiles of kTileVectors columns of vectors: as many accumulators as hide the latency of a multiply-add.
-// Without vector registers sixteen scalars are what a register file holds.
-constexpr int kTileVectors = MB_SIMD && !MB_ONE_VARIANT ? 2 : 1;
-constexpr int kMostTileBytes = (MINBUILD_AVX512 ? 64 : 32) * kTileVectors;  // of one row
-#if defined(__aarch64__)
-constexpr int kMostTileRows = 8;
-MB_INLINE constexpr int tile_rows(int) { return 8; }
-#elif MB_HELIUM  // six sums and two columns are all eight registers
-constexpr int kMostTileRows = 3;
-MB_INLINE constexpr int tile_rows(int) { return 3; }
-#else
-constexpr int kMostTileRows = 4;
-MB_INLINE constexpr int tile_rows(int bytes) { return MINBUILD_AVX512 && bytes == 64 ? 8 : 4; }
-#endif
-
-// Packed products have taller tiles where registers are left for them: two loads then serve twelve multiply-adds. Only they
-// have tiles of AVX-512, all of them tall.
-constexpr int kMostPackedRows = MINBUILD_AVX512 || kMostTileRows > 6 ? 8 : 6;
-MB_INLINE constexpr int packed_tile_rows(int bytes) { return MB_SIMD && bytes == 32 ? 6 : tile_rows(bytes); }
-// True where packed rows are loaded as vectors, of which multiply-adds take one element each. On other processors a load
-// broadcasts an element, and products of rows that are contiguous read them in place.
-#if defined(__aarch64__)
-constexpr bool kRowVectors = true;
-#else
-constexpr bool kRowVectors = false;
-#endif
-
-// True where a width of this library has both.
-#if MB_DISPATCHES
-constexpr bool kTallerTiles = true;
-#else
-constexpr bool kTallerTiles = packed_tile_rows(kNativeBytes) != tile_rows(kNativeBytes);
-#endif
-
-// True where a step in depth moves the pointers to rows, as loads of single floats of Cortex-M take no index register.
-constexpr bool kMovesRows = MB_TIGHT_LOOPS && !MB_SIMD;
-
-// True where rows of a tile are read at distances from the first.
-#if defined(__wasm_simd128__)
-constexpr bool kRowsApart = !MB_ONE_VARIANT;
-#else
-constexpr bool kRowsApart = false;
-#endif
 
 // Loads and stores of a tile. Cortex-M without vectors has one instruction for four floats, of which compilers make use
 // where neighbours happen to be in neighbouring registers. `Other` names the registers of what is live beside it.
@@ -233,7 +148,7 @@ struct TileBody {
     do {
       V column[kColumns], row[Vectors];
       unroll<kColumns>([&](auto i) MB_LAMBDA { column[i] = V::load(a + i * V::size); });
-      unroll<Vectors>([&](auto v) MB_LAMBDA { row[v] = V::load(b + v * V::size); });
+      load_row(b, row);
       unroll<Rows>([&](auto r) MB_LAMBDA {
         V factor = column[r / V::size].v[r % V::size];
         unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
@@ -275,7 +190,21 @@ struct TileBody {
   // Taller tiles, and all of aarch64, leave so few registers that steps would be read from memory each time.
   static constexpr bool kKeepsSteps = Packed || kRowVectors;
 
-  // The same of the elements of rows of A that `list` names.
+  // x += elements of rows of A, at `at` each, * a row of the panel
+  template <class V, int Rows>
+  static MB_INLINE void add_row(const T* const (&a)[Rows], intptr_t at, const V (&row)[Vectors],
+                                V (&x)[Rows][Vectors]) {
+    unroll<Rows>([&](auto r) MB_LAMBDA {
+      const V factor = a[r][at];
+      unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
+    });
+  }
+  template <class V>
+  static MB_INLINE void load_row(const T* from, V (&row)[Vectors]) {
+    unroll<Vectors>([&](auto v) MB_LAMBDA { row[v] = load_lanes<V>(from + v * V::size); });
+  }
+
+  // x += the elements of rows of A that `list` names * the panel.
   template <class V, int Rows>
   static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
                                      const int32_t* list) {
@@ -286,11 +215,8 @@ struct TileBody {
       const intptr_t at = *list++;
       unroll<Rows / 2>([&](auto r) MB_LAMBDA { __builtin_prefetch(a[2 * r] + ahead + at); });
       V row[Vectors];
-      unroll<Vectors>([&](auto v) MB_LAMBDA { row[v] = load_lanes<V>(b + v * V::size); });
-      unroll<Rows>([&](auto r) MB_LAMBDA {
-        const V factor = a[r][at];
-        unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
-      });
+      load_row(b, row);
+      add_row<V>(a, at, row, x);
     }
   }
 
@@ -324,10 +250,7 @@ struct TileBody {
         row[v] = select(before[v], V::load(in_row + source.from), V::load(in_row + source.rest));
         row[v].store(to + v * V::size);
       });
-      unroll<Rows>([&](auto r) MB_LAMBDA {
-        const V factor = a[r][at];
-        unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
-      });
+      add_row<V>(a, at, row, x);
       if constexpr (sizeof...(list) == 0) at += g.a_col;
     }
   }
@@ -368,11 +291,8 @@ struct TileBody {
         if (left > g.k) continue;
         for (intptr_t k = left < kSteps ? left : kSteps; k > 0; --k, b += kWidth, at += g.a_col) {
           V row[Vectors];
-          unroll<Vectors>([&](auto v) MB_LAMBDA { row[v] = V::load(b + v * V::size); });
-          unroll<Rows>([&](auto r) MB_LAMBDA {
-            const V factor = a[r][at];
-            unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
-          });
+          load_row(b, row);
+          add_row<V>(a, at, row, x);
         }
       }
       to += kTurned * kWidth;
@@ -399,11 +319,8 @@ struct TileBody {
       }
       for (intptr_t k = left < steps ? left : steps; k > 0; --k, b += kWidth, at += a_col) {
         V row[Vectors];
-        unroll<Vectors>([&](auto v) MB_LAMBDA { row[v] = V::load(b + v * V::size); });
-        unroll<Rows>([&](auto r) MB_LAMBDA {
-          const V factor = a[r][at];
-          unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
-        });
+        load_row(b, row);
+        add_row<V>(a, at, row, x);
       }
     }
     ahead->from = next, ahead->to = to, ahead->left = rest;

@@ -1,4 +1,4 @@
-// Packing of operands for packed_gemm.h: what a tile multiplies at one depth lies together.
+// Packing of operands for packed_blocks.h: what a tile multiplies at one depth lies together.
 #ifndef MINBUILD_LIB_GEMM_PACK_H_
 #define MINBUILD_LIB_GEMM_PACK_H_
 

@@ -26,7 +26,7 @@ constexpr int kMostPadded = 512;
 constexpr intptr_t kBeyondPanels = 512;
 
 // C: a convolution that has read its shapes. x: [N,G*C,in...]  y: [N,G*M,out...]  w: [G*M,C,taps...]. Where weights are
-// stored otherwise, `weights` packs the rows of products that they are (multiply_packed in packed_gemm.h), and w only
+// stored otherwise, `weights` packs the rows of products that they are (multiply_packed in packed_blocks.h), and w only
 // counts elements.
 template <class T, class C, class... Weights>
 struct PackedConv : Weights... {

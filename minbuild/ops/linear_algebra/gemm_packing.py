@@ -1,4 +1,4 @@
-"""Which products are large enough to be packed (kernels/lib/gemm/packed_gemm.h), and the scratch memory that takes.
+"""Which products are large enough to be packed (kernels/lib/gemm/packed_blocks.h), and the scratch memory that takes.
 
 The kernel of packed products is one of its own: libraries of models that are too small for it do not have it.
 """
@@ -11,7 +11,7 @@ from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import Dim
 from minbuild.ops.core.definition import FLOATS, KernelFunction, OpContext, whole_share
 
-# As in packed_gemm.h.
+# As in packed_blocks.h.
 _ROW_BYTES, _COLUMN_BYTES, _BEYOND_ROWS = 17 << 13, 1 << 19, 16
 PACKED_BYTES = _ROW_BYTES + _COLUMN_BYTES  # enough for any product
 _DEEPEST = 1024  # the depth of a block on any target, at most

@@ -1,0 +1,170 @@
+// Parts of products for the threads of a call. A packed product has parts of some rows and columns, which members of a
+// team take one after the other; each packs what it reads, into scratch memory of its own.
+#ifndef MINBUILD_LIB_GEMM_PRODUCT_PARTS_H_
+#define MINBUILD_LIB_GEMM_PRODUCT_PARTS_H_
+
+#include "lib/gemm/packed_blocks.h"
+
+namespace minbuild {
+
+// B from column `first` on.
+template <class T>
+struct LaterColumns {
+  PackPanels<T> pack;
+  const void* packer;
+  int first;
+
+  static void run(const void* columns, T* panel, int k, int depth, int j, int live, int width, PanelCopies<T>* copies) {
+    const LaterColumns& c = *static_cast<const LaterColumns*>(columns);
+    c.pack(c.packer, panel, k, depth, c.first + j, live, width, copies);
+  }
+};
+
+#if MB_THREADS > 1
+
+// Lets the threads of a call share its products, as many as `bytes` of scratch memory have room for. Each takes `elements`
+// of it; if 0, as many as Blocks has.
+template <class T>
+MB_NOINLINE void divide_among(Gemm<T>& g, Team* team, int64_t bytes, intptr_t elements = 0) {
+  constexpr intptr_t kAligned = 64 / sizeof(T);
+  if (team == nullptr || g.k < 1) return;
+  g.team = team;
+  if (elements == 0) elements = Blocks<T>(g, widest_bytes()).elements(g);
+  g.share = (elements + kAligned - 1) & -kAligned;
+  const int64_t room = bytes / (g.share * intptr_t(sizeof(T)));
+  g.members = room < team->members ? int32_t(room) : team->members;
+}
+
+// An axis of a product in `count` pieces: `many` of `large` elements each, then such of `small` ones.
+struct Cuts {
+  int32_t all, large, small, many, count;
+
+  MB_INLINE int32_t at(int32_t piece) const {
+    const int32_t some = piece < many ? piece : many, place = some * large + (piece - some) * small;
+    return place < all ? place : all;
+  }
+  MB_INLINE int32_t length(int32_t piece) const { return at(piece + 1) - at(piece); }
+};
+
+// Pieces of whole units; if `uneven`, half of them are three times as long as the others.
+MB_NOINLINE inline Cuts cuts_of(intptr_t length, int32_t pieces, int32_t unit, bool uneven) {
+  const int32_t all = length, units = (all + unit - 1) / unit, many = uneven ? pieces / 2 : 0, rest = pieces - many;
+  const int32_t large = 3 * units / (2 * pieces), small = (units - many * large + rest - 1) / rest;
+  Cuts cuts = {all, large * unit, small * unit, many, pieces};
+  while (cuts.count > 1 && cuts.at(cuts.count - 1) == all) --cuts.count;
+  return cuts;
+}
+
+// Parts of a product, or of several of the same sizes: some rows of some columns, large ones first.
+struct Partition {
+  Cuts rows, columns;
+
+  MB_INLINE int32_t count() const { return rows.count * columns.count; }
+};
+
+// Whole tiles for each part, such that the last member ends soonest, where each takes the next part whenever it has done
+// one. As each part packs its rows and columns by itself, `row` and `column` are multiplications that take as long as
+// packing an element of these. Products of real size have two parts for each member, as threads are not equally fast, and
+// parts that are uneven; for others the search must take no time.
+template <class T>
+MB_NOINLINE Partition partition_of(const Gemm<T>& g, int bytes, int32_t products, int32_t row, int32_t column) {
+  const int32_t members = g.members, tall = packed_tile_rows(bytes), m = g.m, n = g.n,
+                width = int32_t(unsigned(bytes) / sizeof(T)) * kTileVectors;
+  const bool real = int64_t(m) * n * g.k >= 32 * members * kLeastWork;
+  const int32_t least = real && products == 1 ? 2 : 1;
+  Partition best = {cuts_of(m, 1, 1, false), cuts_of(n, 1, 1, false)};
+  int64_t shortest = INT64_MAX / members;
+  for (int32_t across = 1; across <= (products > 1 ? 1 : 2 * members) && (across - 1) * width < n; ++across)
+    for (int32_t turns = least; turns < least + 3; ++turns) {
+      const int32_t down = turns * members / (across * products);
+      if (down == 0) continue;
+      for (int uneven = 0; uneven < (real ? 3 : 1); ++uneven) {
+        const Partition parts = {cuts_of(m, down, tall, uneven == 1), cuts_of(n, across, width, uneven == 2)};
+        // Its last rows must be in tiles as those of the whole: see low_rows.
+        const int32_t last = parts.rows.length(parts.rows.count - 1);
+        if (kTallerTiles && last < m && last < tall) continue;
+        const auto work_of = [&](int32_t part) MB_LAMBDA {
+          const int64_t high = parts.rows.length(part % parts.rows.count);
+          const int64_t wide = parts.columns.length(part / parts.rows.count % parts.columns.count);
+          return high * wide + row * high + column * wide;
+        };
+        const int32_t count = products * parts.count();
+        int64_t ends[MB_THREADS] = {}, length = 0;
+        if (!real) length = (count + members - 1) / members * work_of(0);
+        for (int32_t part = 0; real && part < count; ++part) {
+          int64_t* first = ends;
+          for (int32_t member = 1; member < members; ++member)
+            if (ends[member] < *first) first = ends + member;
+          *first += work_of(part);
+          if (*first > length) length = *first;
+        }
+        length += (length >> 6) * turns;  // few parts where it is much the same
+        if (length < shortest) shortest = length, best = parts;
+      }
+    }
+  return best;
+}
+
+// Multiplications that take as long as packing an element, and as gathering it from elsewhere.
+constexpr int32_t kPackingWork = 8, kGatheringWork = 8;
+
+// The product in parts of some rows and columns, each of them packed by itself.
+template <class T, class... Rows>
+MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, PackPanels<T> pack, const void* packer,
+                                   const T* start, const Rows&... pack_rows) {
+  if (g.members < 2 || int64_t(g.m) * g.n * g.k < kLeastWork)
+    return multiply_packed<T>(g, bytes, scratch, pack, packer, start, pack_rows...);
+  const Partition parts = partition_of(g, bytes, 1, sizeof...(Rows) == 0 ? kPackingWork : kGatheringWork,
+                                       packer == &g ? kPackingWork : kGatheringWork);
+  for_parts(g.team, g.members, parts.count(), [&](int32_t part, int32_t member) {
+    const int32_t down = part % parts.rows.count, across = part / parts.rows.count, j = parts.columns.at(across);
+    Gemm<T> some = part_of(g, parts.rows.at(down), parts.rows.length(down), j, parts.columns.length(across));
+    const bool plain = packer == &g;
+    if (!plain) some.b = g.b;
+    const LaterColumns<T> later = {pack, packer, int(j)};
+    multiply_packed<T>(some, bytes, scratch + member * g.share, plain ? pack : LaterColumns<T>::run,
+                       plain ? static_cast<const void*>(&some) : &later, start ? start + j : nullptr, pack_rows...);
+  });
+}
+
+// multiply_few in parts of some columns, as many as its blocks or whole tiles have; long ones where rows of B are read.
+template <class T>
+MB_NOINLINE void multiply_few_in_parts(const Gemm<T>& g) {
+  const bool far = is_far(g);
+  const intptr_t unit = g.b_row == 1 ? kNearBytes / intptr_t(sizeof(T)) / g.k + 1 : 64;
+  if (g.members < 2 || int64_t(g.n) * g.k * intptr_t(sizeof(T)) < 4 * kLeastBytes) return multiply_few(g, far);
+  const intptr_t units = (g.n + unit - 1) / unit, count = g.b_row == 1 ? 4 * g.members : g.members,
+                 columns = (units + count - 1) / count * unit;
+  for_parts(g.team, g.members, (g.n + columns - 1) / columns,
+            [&](int32_t part, int32_t) { multiply_few(part_of(g, 0, g.m, part * columns, columns), far); });
+}
+
+// add_rows in parts of some rows of C, whose vectors are those of the whole.
+template <class T>
+MB_NOINLINE void add_rows_in_parts(const Gemm<T>& g) {
+  if (g.members < 2 || int64_t(g.m) * g.n * intptr_t(sizeof(T)) < 2 * kLeastBytes) return add_rows(g);
+  const intptr_t rows = (g.m + 2 * g.members - 1) / (2 * g.members);
+  for_parts(g.team, g.members, (g.m + rows - 1) / rows,
+            [&](int32_t part, int32_t) { add_rows(part_of(g, part * rows, rows, 0, g.n)); });
+}
+
+#else
+
+template <class T, class... Rows>
+MB_INLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, PackPanels<T> pack, const void* packer,
+                                 const T* start, const Rows&... rows) {
+  multiply_packed<T>(g, bytes, scratch, pack, packer, start, rows...);
+}
+template <class T>
+MB_INLINE void multiply_few_in_parts(const Gemm<T>& g) {
+  multiply_few(g, is_far(g));
+}
+template <class T>
+MB_INLINE void add_rows_in_parts(const Gemm<T>& g) {
+  add_rows(g);
+}
+
+#endif
+
+}  // namespace minbuild
+#endif  // MINBUILD_LIB_GEMM_PRODUCT_PARTS_H_
