@@ -32,14 +32,10 @@ class Role(IntEnum):
     @property
     def persists(self) -> bool:
         """True if the bytes outlive a step and kernels may change them."""
-        return self in (
-            Role.PARAMETER,
-            Role.BUFFER,
-            Role.GRADIENT,
-            Role.MOMENT,
-            Role.SCALAR,
-            Role.RNG_COUNTER,
-        )
+        return self in _PERSISTENT
+
+
+_PERSISTENT = (Role.PARAMETER, Role.BUFFER, Role.GRADIENT, Role.MOMENT, Role.SCALAR, Role.RNG_COUNTER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -301,7 +301,8 @@ def _laid_out(
 def _as_slot(tensor: TensorType, slot: int) -> TensorType:
     """Kernels that only move elements see any type as the unsigned one of its size."""
     stored = ElementType(slot) if slot in STORAGE_TYPES else tensor.element
-    return replace(tensor, element=stored) if stored.size == tensor.element.size else tensor
+    same = stored == tensor.element or stored.size != tensor.element.size
+    return tensor if same else replace(tensor, element=stored)
 
 
 def peak_bytes(plan: Plan, sizes: Mapping[str, int]) -> tuple[int, int]:

@@ -73,7 +73,8 @@ class Effects:
 
     def writes(self, call: Call) -> frozenset[str]:
         """Storage that the call changes: its outputs and the inputs that it updates."""
-        return self.produces(call) | self.mutates(call)
+        made = self.produces(call)
+        return made | self.mutates(call) if self._ops[call.op].mutates else made
 
     def touches(self, call: Call) -> frozenset[str]:
         """Storage that the call reads or changes."""

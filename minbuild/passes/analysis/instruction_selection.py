@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -62,7 +62,7 @@ def _select(
     if op.lower is None:
         raise UnsupportedUse("this operator must be known when the trainer is built; here it depends on data")
     try:
-        context = replace(context_of(call, procedure.values, known), packs=packs)
+        context = context_of(call, procedure.values, known, packs)
         kernel_calls = tuple(op.lower(context))
     except InvalidDefinition as error:
         raise BadInput(
@@ -88,10 +88,13 @@ def _check_declared(kernel_call: KernelCall, op: Op, registry: Registry) -> None
 
 
 def context_of(
-    call: Call, values: Mapping[str, Value], known: Mapping[str, np.ndarray] = MappingProxyType({})
+    call: Call,
+    values: Mapping[str, Value],
+    known: Mapping[str, np.ndarray] = MappingProxyType({}),
+    packs: bool = True,
 ) -> OpContext:
     """The application of an operator by `call`, with the types of `values` and the contents of inputs that are
-    `known`."""
+    `known`. Kernels that pack may be chosen for it if it `packs`."""
     return OpContext(
         call.attributes,
         inputs=tuple(values[n].type if n else None for n in call.inputs),
@@ -101,6 +104,7 @@ def context_of(
         results=tuple(values[n].type if n else None for n in call.outputs),
         result_names=call.outputs,
         accumulates=call.accumulate,
+        packs=packs,
     )
 
 

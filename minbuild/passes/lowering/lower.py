@@ -142,6 +142,7 @@ def _lower(
         lowering.add_constant(constant_name, np.asarray(array))
     for node in graph.nodes:
         lowering.node(node)
+    lowering.made.clear()  # contexts refer to it, which would keep them all for as long as the collector rests
     flags = {call.outputs[0] for call in lowering.calls if call.op == "com.microsoft:InPlaceAccumulatorV2"}
     outputs = tuple(o for o in graph.outputs if o not in flags)
     calls = tuple(lowering.calls)

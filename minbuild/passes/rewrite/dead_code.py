@@ -23,6 +23,6 @@ def drop_dead_code(procedure: Procedure, registry: Registry) -> Procedure:
             else ""
             for name in call.outputs
         )
-        kept.append(replace(call, outputs=outputs))
+        kept.append(call if outputs == call.outputs else replace(call, outputs=outputs))
         needed |= effects.reads(call)
     return replace(procedure, calls=tuple(reversed(kept)))

@@ -46,7 +46,8 @@ def fuse_gradient_accumulation(procedure: Procedure, registry: Registry) -> Proc
     calls = list(after.get(-1, []))
     for index, call in enumerate(procedure.calls):
         if call.op != ACCUMULATOR:
-            calls.append(replace(call, accumulate=frozenset(adds.get(index, ()))))
+            added = frozenset(adds.get(index, ()))
+            calls.append(call if added == call.accumulate else replace(call, accumulate=added))
         calls += after.get(index, [])
     return replace(procedure, calls=tuple(calls), alias=dict(effects.aliases))
 

@@ -217,6 +217,7 @@ def rematerialize_cheap(procedure: Procedure, registry: Registry) -> Procedure:
     ordered = []
     for index, call in enumerate(procedure.calls):
         names = plan.renamed[index]
-        ordered += [*plan.added[index], replace(call, inputs=tuple(names.get(n, n) for n in call.inputs))]
+        ordered += plan.added[index]
+        ordered.append(replace(call, inputs=tuple(names.get(n, n) for n in call.inputs)) if names else call)
     values, alias = {**procedure.values, **plan.values}, {**procedure.alias, **plan.alias}
     return replace(procedure, calls=tuple(ordered), values=values, alias=alias)
