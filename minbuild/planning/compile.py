@@ -13,6 +13,7 @@ from minbuild.frontend.checkpoint import LARGEST_FILE, parameter_bytes, read_che
 from minbuild.frontend.files import read_shared
 from minbuild.ir import Plan, Program, TrainingArtifacts, fingerprint_of
 from minbuild.ir.dims import symbols_in
+from minbuild.ir.kernel_choice import KernelChoice
 from minbuild.ir.mapped import FileBytes
 from minbuild.ir.ram_price import RamPoint
 from minbuild.ops import Registry, registry
@@ -107,18 +108,20 @@ def compile_artifacts(
     sizes = {s: largest.get(s, DEFAULT_LARGEST) for s in optimized.symbols}
     check_elements(optimized, sizes, fixed)
     threads = threads_of(options.threads, optimized, operators)
-    plan = build_plan(optimized, operators, threads, packs=options.packs)
+    kernels = KernelChoice(options.packs)
+    plan = build_plan(optimized, operators, threads, kernels)
     if options.threads == AUTO:
         threads, plan = _affordable(optimized, operators, options, sizes, threads, plan=plan)
     fitted = None
     points: tuple[RamPoint, ...] = ()
     if options.ram is not None:
-        if options.threads == AUTO and threads > 1 and ram_of(plan, sizes) > options.ram:
-            threads = 1  # every thread has scratch memory of its own
-            plan = build_plan(optimized, operators, threads, packs=options.packs)
+        if ram_of(plan, sizes) > options.ram:
+            kernels = replace(kernels, lean=True)
+            threads = threads if options.threads != AUTO else 1  # every thread has scratch memory of its own
+            plan = build_plan(optimized, operators, threads, kernels)
 
         def build(each: Program, search: int = 1) -> Plan:
-            made = build_plan(each, operators, threads, packs=options.packs, search=search)
+            made = build_plan(each, operators, threads, kernels, search)
             if log:
                 log(f"--ram: a plan of {ram_of(made, sizes):,} bytes of RAM")
             return made
@@ -158,7 +161,7 @@ def compile_artifacts(
     wide = bool(needs_64_bits(plan, sizes))
     separate_plan: FileBytes = b""
     if options.updates.fused:
-        two_calls = build_plan(optimize(separate, operators), operators, threads, packs=options.packs)
+        two_calls = build_plan(optimize(separate, operators), operators, threads, kernels)
         wide |= bool(needs_64_bits(two_calls, sizes))
         separate_plan = encode_plan(two_calls, sizes, wide, options.kernel_names)
     model = CompiledModel(
@@ -172,6 +175,7 @@ def compile_artifacts(
         largest=sizes,
         options=replace(options, ram_curve=False),  # of what is planned again, it stays the same
         threads=threads,
+        kernels=kernels,
         separate_plan=separate_plan,
         fitted=fitted,
         ram_curve=points,
@@ -234,10 +238,11 @@ def _affordable(
     the plan for them. `plan` is that of `program` for all of them."""
     if threads == 1 or ram_of(plan, sizes) >= _RAM_OF_ANY_THREADS:
         return threads, plan
-    most = ram_of(build_plan(program, operators, 1, packs=options.packs), sizes) * 5 // 4
+    kernels = KernelChoice(options.packs)
+    most = ram_of(build_plan(program, operators, 1, kernels), sizes) * 5 // 4
     while threads > 1 and ram_of(plan, sizes) > most:
         threads //= 2
-        fewer = build_plan(program, operators, threads, packs=options.packs)
+        fewer = build_plan(program, operators, threads, kernels)
         same = fewer.constants == plan.constants  # large ones are in memory once
         plan = replace(fewer, constants=plan.constants) if same else fewer
     return threads, plan

@@ -9,6 +9,7 @@ from math import prod
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import parameter_bytes, read_checkpoint
 from minbuild.ir import Plan, Program, TrainingArtifacts
+from minbuild.ir.kernel_choice import EVERY_KERNEL, KernelChoice
 from minbuild.ir.mapped import FileBytes
 from minbuild.ir.ram_price import RamPoint, RamPrice
 from minbuild.ir.size_report import Arena, Smaller
@@ -47,6 +48,7 @@ class CompiledModel:
     export_template: bytes | None = None  # of the inference model, for the part "export"
     options: PlanOptions = PlanOptions()
     threads: int = 1  # most that work on a call: what scratch memory is planned for
+    kernels: KernelChoice = EVERY_KERNEL  # that the plan was made of
     compact_checkpoint: FileBytes = b""  # what devices start from, if not the checkpoint itself
     fitted: FittedPlan | None = None  # what it cost to fit the plan into a budget of RAM
     ram_curve: tuple[RamPoint, ...] = ()  # the most RAM first, where it was asked for
@@ -133,7 +135,7 @@ def replan(model: CompiledModel, operators: Registry) -> CompiledModel:
     else:
         program = optimize(model.program, operators)
     search = model.fitted.search if model.fitted else 1
-    plan = build_plan(program, operators, model.threads, packs=model.options.packs, search=search)
+    plan = build_plan(program, operators, model.threads, model.kernels, search)
     before = model.plan_bytes
     data = encode_plan(plan, model.largest, is_wide(before), model.options.kernel_names, dense_form(before))
     return replace(

@@ -21,6 +21,7 @@ from minbuild.ir import (
     TensorType,
     Value,
 )
+from minbuild.ir.kernel_choice import EVERY_KERNEL, KernelChoice
 from minbuild.ir.mapped import file_bytes, sha256_of
 from minbuild.ir.pages import drop_pages
 from minbuild.ir.pieces import LEAST, Pieces, raw_bytes
@@ -46,7 +47,7 @@ class _Builder:
     program: Program
     registry: Registry
     threads: int  # that may work on a call
-    packs: bool  # kernels that pack may be chosen
+    choice: KernelChoice
     search: int  # for a smaller arena than that of the best packing: times the usual work
     tensors: dict[PlanTensor, int] = field(default_factory=dict)
     kernels: dict[Kernel, int] = field(default_factory=dict)
@@ -152,12 +153,16 @@ class _Builder:
 
 
 def build_plan(
-    program: Program, registry: Registry, threads: int = 1, packs: bool = True, search: int = 1
+    program: Program,
+    registry: Registry,
+    threads: int = 1,
+    kernels: KernelChoice = EVERY_KERNEL,
+    search: int = 1,
 ) -> Plan:
-    """The plan of a program whose passes are done, with scratch memory for as many `threads`; unless it `packs`, with
-    one kernel for products of any size. A layout of the arena is searched for with `search` times the usual work.
+    """The plan of a program whose passes are done, with scratch memory for as many `threads`, of these
+    `kernels`. A layout of the arena is searched for with `search` times the usual work.
     `program` is lowered and optimised, `registry` has the kernels. Raises Unsupported where no kernel serves."""
-    builder = _Builder(program, registry, threads, packs, search)
+    builder = _Builder(program, registry, threads, kernels, search)
     builder.lay_out_persistent()
     routines = tuple(_routine(builder, p) for p in program.procedures)
     parameters = tuple(
@@ -204,7 +209,7 @@ def _bytes(tensor: TensorType) -> int:
 
 
 def _routine(builder: _Builder, procedure: Procedure) -> Routine:
-    selections = _shared(select_kernels(procedure, builder.registry, builder.packs), builder)
+    selections = _shared(select_kernels(procedure, builder.registry, builder.choice), builder)
     loops = loops_of(procedure, selections)
     ordered = _laid_out(builder, procedure, selections, loops)
     numbers = {buffer.name: builder.buffers + i for i, buffer in enumerate(ordered)}

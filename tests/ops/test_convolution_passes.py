@@ -9,6 +9,8 @@ import trainers
 from minbuild.ops import registry
 from minbuild.ops.core.definition import TestCase
 
+pytestmark = pytest.mark.usefixtures("packed_convolutions")
+
 KNOWN = registry()
 GRAD = KNOWN.ops["com.microsoft:ConvGrad"]
 CHANNELS, FILTERS = 97, 121

@@ -13,6 +13,8 @@ from shared_kernels import DEFAULT_CXX, compile_library
 from minbuild.ops import registry
 from minbuild.ops.core.definition import TestCase
 
+pytestmark = pytest.mark.usefixtures("packed_convolutions")
+
 SOURCE = """
 #include "lib/gemm/packed_gemm.h"
 #define EXPORT extern "C" __attribute__((visibility("default")))

@@ -9,6 +9,8 @@ from conv_layers import FORWARD, INPUT_GRADIENT, ConvLayer
 from minbuild.ir import Plan
 from minbuild.training.library import Library
 
+pytestmark = pytest.mark.usefixtures("packed_convolutions")
+
 FEATURE = "conv.padded"
 PARTS = FORWARD, INPUT_GRADIENT
 ONE = (1, 1, 1, 1)

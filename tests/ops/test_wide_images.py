@@ -10,6 +10,8 @@ from conv_layers import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, ConvLayer
 from minbuild.ir import Plan
 from minbuild.training.library import Library
 
+pytestmark = pytest.mark.usefixtures("packed_convolutions")
+
 WIDE, PAIRS, PADDED = "conv.wide_images", "conv.pairs", "conv.padded"
 PARTS = FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
 ONE = (1, 1, 1, 1)

@@ -14,6 +14,7 @@ from places import GOLDEN
 
 from minbuild.errors import OverBudget
 from minbuild.ir import Plan, Program
+from minbuild.ir.kernel_choice import KernelChoice
 from minbuild.ops import Registry
 from minbuild.options.plan_options import PlanOptions, Updates
 from minbuild.passes.analysis import call_costs
@@ -85,8 +86,10 @@ def test_a_layout_is_searched_for_longer_where_the_search_misses(
         compile_model(folder, fixed, {}, options=PlanOptions(ram=1))
     least = int(re.search(r"takes ([\d,]+) bytes of RAM", str(refused.value))[1].replace(",", ""))
 
-    def build(program: Program, registry: Registry, threads: int, *, packs: bool, search: int = 1) -> Plan:
-        plan = build_plan(program, registry, threads, packs=packs, search=search)
+    def build(
+        program: Program, registry: Registry, threads: int, kernels: KernelChoice, search: int = 1
+    ) -> Plan:
+        plan = build_plan(program, registry, threads, kernels, search)
         if search != 1 or not misses:
             return plan
         apart = [[replace(b, first=0, last=len(r.steps) - 1) for b in r.buffers] for r in plan.routines]

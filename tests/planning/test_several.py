@@ -172,7 +172,7 @@ def test_types_bound_what_is_added(small) -> None:  # type: ignore[no-untyped-de
     added = symbols(small, ExtraRequirements(("Conv",), types=("float", "int64"))) - symbols(
         small, ExtraRequirements()
     )
-    assert added == {"conv<float>", "conv_packed<float>", "depthwise_conv<float>"}
+    assert added == {f"{k}<float>" for k in ("conv", "conv_packed", "depthwise_conv", "winograd_conv_packed")}
     with pytest.raises(BadInput, match="--types double: the models need .*float.*Add float"):
         symbols(small, ExtraRequirements(types=("double",)))
     with pytest.raises(BadInput, match="--types flaot: no element type"):

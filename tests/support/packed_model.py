@@ -20,7 +20,7 @@ POOLED = (3, 23, 23)
 NARROW = (963, 7, 7)  # channels, and images that are read where they are
 WINDOWS = (9, 9, 7)
 FILTERS = (7, 15, 13)
-PACKED = frozenset({"gemm_packed", "conv_packed"})
+PACKED = frozenset({"gemm_packed", "conv_packed", "winograd_conv_packed"})
 FLOAT16, BFLOAT16 = onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
 
 

@@ -24,6 +24,7 @@ from minbuild.ops.convolution.depthwise_conv import (
     takes_depthwise,
 )
 from minbuild.ops.convolution.sliding_window import explicit_pads
+from minbuild.ops.convolution.winograd_conv import winograd_features, winograd_kernel, winograd_scratch
 from minbuild.ops.core.definition import (
     FLOATS,
     KernelCall,
@@ -76,7 +77,7 @@ packed_kernel = KernelFunction(
     share=lambda params, first: _SHARE_BYTES + (MADE_ELEMENTS * 4 if params[0] == INPUT_GRADIENT else 0),
     work=multiplications,
 )
-LAYER_KERNELS = (conv_kernel, packed_kernel, depthwise_kernel)
+LAYER_KERNELS = (conv_kernel, packed_kernel, depthwise_kernel, winograd_kernel)
 # The same with weights that stay in 4, 8 or 16 bits; `b` is their shape.
 dequantizing_kernel = KernelFunction(
     "conv_dequantize",
@@ -123,6 +124,17 @@ def call_layer(
             types=(layer.element,),
             params=(propagation, *layer.params()),
             features=("narrow",) * is_narrow(layer.axes, propagation),
+            accumulate=accumulate,
+        )
+    if layer.takes_winograd(propagation):
+        scratch, share = winograd_scratch(layer, propagation)
+        return winograd_kernel.call(
+            *names,
+            bias,
+            scratch,
+            types=(layer.element,),
+            params=(propagation, *(a.before for a in layer.axes), share),
+            features=winograd_features(propagation, bias=bool(bias)),
             accumulate=accumulate,
         )
     packs = layer.packs

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import ElementType, Shape, TensorType
-from minbuild.ir.dims import Dim, dim_min, product
+from minbuild.ir.dims import Dim, dim_min, never_negative, product
 from minbuild.ops.convolution.conv_params import INPUT_GRADIENT, OUTPUT, WEIGHT_GRADIENT, images_of_pass
 from minbuild.ops.convolution.sliding_window import Axis, axes
+from minbuild.ops.convolution.winograd_conv import takes_winograd, winograd_scratch
 from minbuild.ops.core.definition import OpContext, UnsupportedUse
 from minbuild.ops.linear_algebra.gemm_packing import packed_bytes
 
@@ -43,6 +44,11 @@ def _number(dim: Dim) -> int:
     return dim
 
 
+def _bytes(scratch: TensorType) -> Dim:
+    assert scratch.shape is not None
+    return scratch.shape[0]
+
+
 @dataclass(frozen=True)
 class Layer:
     """A convolution as its kernels see it: their choice, their parameters, and the scratch memory that conv.cc lays
@@ -55,6 +61,7 @@ class Layer:
     axes: tuple[Axis, ...]
     batch: Dim
     may_pack: bool  # the plan may have kernels that pack
+    lean: bool  # no kernel that takes more scratch memory than another
 
     @classmethod
     def of(cls, ctx: OpContext, x: Shape, w: Shape) -> Layer:
@@ -74,6 +81,7 @@ class Layer:
             axes=window,
             batch=ctx.shape()[0],
             may_pack=ctx.packs,
+            lean=ctx.kernels.lean,
         )
 
     @property
@@ -114,6 +122,15 @@ class Layer:
         ):
             return False
         return self.channels * self.filters * self.taps * outputs >= _LARGE_WORK
+
+    def takes_winograd(self, propagation: int) -> bool:
+        """True from the size on at which minimal filtering was measured to be faster than packing."""
+        if not self.packs or self.groups > 1:
+            return False
+        if not takes_winograd(self, propagation):
+            return False
+        needed, _ = winograd_scratch(self, propagation)
+        return not self.lean or never_negative(_bytes(self.packed_scratch(propagation)) - _bytes(needed))
 
     def exchanges(self, propagation: int) -> bool:
         """True of input gradients that are computed as outputs of another convolution, as packed_conv.h says."""

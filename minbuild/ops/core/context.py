@@ -10,6 +10,7 @@ import numpy as np
 
 from minbuild.ir import ElementType, Shape, TensorType
 from minbuild.ir.dims import Dim
+from minbuild.ir.kernel_choice import EVERY_KERNEL, KernelChoice
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,8 @@ class OpContext:
     `names` and `result_names` hold the values' names ("" where absent) and `results` the output types; `adds` are
     the outputs that accumulate into gradient buffers. `makers[i]` is the context whose output input `i` is, during
     inference only: some gradients (MaxPoolGrad) take their shape from an input that they are not given. `earlier` are
-    then the sites that made all values so far, by value, and `op` is the operator applied, `domain:Name`. Where it
-    `packs`, large products may have kernels of their own.
+    then the sites that made all values so far, by value, and `op` is the operator applied, `domain:Name`. `kernels`
+    says which kernels there are to choose from.
     """
 
     attributes: Mapping[str, Any]
@@ -35,7 +36,12 @@ class OpContext:
     makers: tuple[OpContext | None, ...] = ()
     earlier: Mapping[str, OpContext] = field(default_factory=dict)
     op: str = ""
-    packs: bool = True
+    kernels: KernelChoice = EVERY_KERNEL
+
+    @property
+    def packs(self) -> bool:
+        """True if large products may have kernels of their own."""
+        return self.kernels.packs
 
     def has(self, i: int) -> bool:
         """True if optional input `i` is given."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from minbuild.errors import BadInput, Unsupported
 from minbuild.ir import Call, Kernel, Procedure, TensorType, Value
+from minbuild.ir.kernel_choice import EVERY_KERNEL, KernelChoice
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import (
     RULE_ERRORS,
@@ -35,15 +36,17 @@ class Selection:
     accumulate: int
 
 
-def select_kernels(procedure: Procedure, registry: Registry, packs: bool = True) -> tuple[Selection, ...]:
-    """The kernels of all calls of `procedure`, whose operators are in `registry`, in order; those that
-    pack among them only if it `packs`. Raises Unsupported with every call that no kernel serves."""
+def select_kernels(
+    procedure: Procedure, registry: Registry, choice: KernelChoice = EVERY_KERNEL
+) -> tuple[Selection, ...]:
+    """The kernels of all calls of `procedure`, whose operators are in `registry`, in order, of those that
+    `choice` has. Raises Unsupported with every call that no kernel serves."""
     known = {name: value.constant for name, value in procedure.values.items() if value.constant is not None}
     findings: list[str] = []
     selections: list[Selection] = []
     for call in procedure.calls:
         try:
-            selections += _select(call, procedure, registry, known, packs)
+            selections += _select(call, procedure, registry, known, choice)
         except (UnsupportedUse, *RULE_ERRORS) as raised:
             error = raised if isinstance(raised, UnsupportedUse) else malformed(raised)
             title = registry.ops[call.op].title
@@ -56,13 +59,17 @@ def select_kernels(procedure: Procedure, registry: Registry, packs: bool = True)
 
 
 def _select(
-    call: Call, procedure: Procedure, registry: Registry, known: Mapping[str, np.ndarray], packs: bool
+    call: Call,
+    procedure: Procedure,
+    registry: Registry,
+    known: Mapping[str, np.ndarray],
+    choice: KernelChoice,
 ) -> Iterator[Selection]:
     op = registry.ops[call.op]
     if op.lower is None:
         raise UnsupportedUse("this operator must be known when the trainer is built; here it depends on data")
     try:
-        context = context_of(call, procedure.values, known, packs)
+        context = context_of(call, procedure.values, known, choice)
         kernel_calls = tuple(op.lower(context))
     except InvalidDefinition as error:
         raise BadInput(
@@ -91,10 +98,10 @@ def context_of(
     call: Call,
     values: Mapping[str, Value],
     known: Mapping[str, np.ndarray] = MappingProxyType({}),
-    packs: bool = True,
+    kernels: KernelChoice = EVERY_KERNEL,
 ) -> OpContext:
     """The application of an operator by `call`, with the types of `values` and the contents of inputs that are
-    `known`. Kernels that pack may be chosen for it if it `packs`."""
+    `known`. Its kernels are chosen from `kernels`."""
     return OpContext(
         call.attributes,
         inputs=tuple(values[n].type if n else None for n in call.inputs),
@@ -104,7 +111,7 @@ def context_of(
         results=tuple(values[n].type if n else None for n in call.outputs),
         result_names=call.outputs,
         accumulates=call.accumulate,
-        packs=packs,
+        kernels=kernels,
     )
 
 

@@ -1,0 +1,236 @@
+// Convolutions of real size with windows of 3 x 3 that move by one element, and their gradients, by Winograd's minimal
+// filtering (lib/nn/winograd.h). The gradient of the input is the outputs of another convolution: of the outputs'
+// gradient, with windows in reverse, channels and filters exchanged. The plan chooses between this and conv.cc.
+#include "lib/gemm/packed_gemm.h"
+#include "lib/nn/winograd_windows.h"
+#include "minbuild/kernel.h"
+
+namespace minbuild {
+
+// As in winograd_conv.py: elements of windows up to which all lines are computed at once; elements of a block of
+// transformed tiles; columns that it has a multiple of; elements between its rows, and beyond all that is written.
+constexpr intptr_t kWholeWindows = 1 << 14, kBlockElements = 1 << 17, kColumns = 32, kApart = 16, kBeyond = 128,
+                   kLine = 16;
+
+template <class T>
+struct WinogradConv {
+  enum Kind : int { kOutput, kInputGradient, kWeightGradient } kind;
+  TiledImages<T> x, y;  // what windows see, and outputs
+  Windows<T> w;
+  int batch;
+  intptr_t tiles, most;  // of all images, and of a block
+  TileBlock block;
+  intptr_t of_windows, of_seen, of_made;  // elements of a matrix
+  T *windows, *seen, *made, *scratch;     // matrices of windows, of inputs, of outputs; of a packed product
+  intptr_t share;  // elements of a thread: of `scratch`, and of `seen` and `made` too where outputs are computed
+#if MB_THREADS > 1
+  Team* team;
+  int32_t members = 1;
+#endif
+
+  bool weighs() const { return MB_WINOGRAD_CONV_WEIGHT_GRADIENT && kind == kWeightGradient; }
+  bool reverses() const { return MB_WINOGRAD_CONV_INPUT_GRADIENT && kind == kInputGradient; }
+
+  // [N,M,out,out], [N,C,in,in] and [M,C,3,3] as tensors of the convolution that is computed.
+  bool read(const Tensor& out, const Tensor& in, const Tensor& window, int pad_down, int pad_across) {
+    if (MB_WRONG(out.rank != 4 || in.rank != 4 || window.rank != 4 || out.dims[0] != in.dims[0])) return false;
+    if (MB_WRONG(window.dims[2] != kWindow || window.dims[3] != kWindow)) return false;
+    const int filters = out.dims[1], channels = in.dims[1];
+    if (MB_WRONG(window.dims[reverses()] != filters || window.dims[!reverses()] != channels)) return false;
+    if (MB_WRONG(unsigned(pad_down) >= kWindow || unsigned(pad_across) >= kWindow || filters < 1 || channels < 1))
+      return false;
+    constexpr intptr_t kTaps = kWindow * kWindow;
+    batch = out.dims[0];
+    y = {out.as<T>(), filters, out.dims[2], out.dims[3], (out.dims[2] + 1) / 2, (out.dims[3] + 1) / 2, 0, 0};
+    x = {in.as<T>(), channels, in.dims[2], in.dims[3], y.down, y.across, pad_down, pad_across};
+    w = {window.as<T>(), channels * kTaps, kTaps, filters, channels, reverses()};
+    if (reverses()) {
+      x.pad_down = kWindow - 1 - pad_down, x.pad_across = kWindow - 1 - pad_across;
+      w.row_step = kTaps, w.column_step = filters * kTaps;
+    }
+    tiles = intptr_t(batch) * y.down * y.across;
+    return true;
+  }
+
+  // Elements from a matrix to the next: such that lines of 16 of them do not share sets of the nearest cache.
+  static intptr_t apart(intptr_t elements) {
+    constexpr intptr_t kSets = 4096 / sizeof(T), kLines = 320 / sizeof(T);
+    return ((elements + kSets - 1) & -kSets) + kLines;
+  }
+
+  // The product of `count` tiles and some rows; matrices are given by the first of them.
+  Gemm<T> product(intptr_t rows, intptr_t count) const {
+    if (weighs()) return {rows, w.columns, count, nullptr, block.pitch, 1, nullptr, 1, block.pitch, nullptr, w.columns};
+    return {rows, count, w.columns, nullptr, w.columns, 1, nullptr, block.pitch, 1, nullptr, block.pitch};
+  }
+
+  bool lay_out(const Tensor& bytes) {
+    constexpr int64_t kMost = int64_t(1) << 28;  // so that no sum of these overflows
+    const int64_t elements = int64_t(w.rows) * w.columns, lines_of_all = w.rows + int64_t(w.columns);
+    if (elements > kMost / 16 || lines_of_all > kMost / 16 / (kColumns + kApart)) return false;
+    block.line = 0, block.lines = elements <= kWholeWindows ? kTileLines : 1;
+    const intptr_t each = kTileLines * block.lines, whole = (tiles + kColumns - 1) & -kColumns;
+    most = kBlockElements / (each * intptr_t(lines_of_all)) & -kColumns;
+    if (most < kColumns) most = kColumns;
+    if (most > whole) most = whole;
+    block.pitch = most + kApart;
+    const Gemm<T> g = product(w.rows, most);
+    of_windows = apart(elements), of_seen = apart(w.columns * block.pitch), of_made = apart(w.rows * block.pitch);
+    const intptr_t of_tiles = each * (of_seen + of_made), packed = Blocks<T>(g, widest_bytes()).elements(g) + kBeyond;
+    const intptr_t before = each * of_windows + (weighs() ? of_tiles : 0), own = packed + (weighs() ? 0 : of_tiles);
+    const int64_t room = bytes.count / int64_t(sizeof(T)) - kLine - before;
+    if (share < own || share > kMost || room < share) return false;
+    windows = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(bytes.scratch<T>()) + 63) & -64);
+    seen = windows + each * of_windows;
+    made = seen + each * of_seen;
+    scratch = seen + of_tiles;
+#if MB_THREADS > 1
+    share &= -kLine;
+    members = room / share < members_of(team) ? int32_t(room / share) : members_of(team);
+#endif
+    return true;
+  }
+
+  // body(first, count) for some of `all` things, which are so many elements together.
+  template <class Body>
+  void in_ranges(intptr_t all, [[maybe_unused]] int64_t elements, const Body& body) const {
+#if MB_THREADS > 1
+    for_ranges(team, all, elements * int64_t(sizeof(T)), 1, body);
+#else
+    body(0, all);
+#endif
+  }
+
+  void multiply(Gemm<T> g, const T* a, const T* b, T* c, T* own) const {
+    g.a = a, g.b = b, g.c = c;
+    multiply_packed<T>(g, widest_bytes(), own, pack_columns<T>, &g, nullptr);
+  }
+
+  // Outputs of some filters at `count` tiles.
+  void make(intptr_t first, intptr_t count, int filter, int filters, const T* bias, intptr_t own) const {
+    const int bytes = vector_bytes();
+    TileBlock some = block;
+    some.first = first, some.count = count;
+    T *const from = seen + own, *const to = made + own;
+    run_at<TransformImages<T, false>>(bytes, &x, &some, 0, w.columns, from, of_seen);
+    for (int i = 0; i < kTileLines * block.lines; ++i)
+      multiply(product(filters, count), windows + i * of_windows + intptr_t(filter) * w.columns, from + i * of_seen,
+               to + i * of_made, scratch + own);
+    run_at<FinishOutputs<T>>(bytes, &y, &some, filter, filters, static_cast<const T*>(to), of_made, bias);
+  }
+
+  void make_all(const T* bias) const {
+    in_ranges(w.rows, kTileLines * block.lines * of_windows, [&](intptr_t first, intptr_t count) {
+      run_at<TransformWindows<T>>(vector_bytes(), &w, &block, int(first), int(count), windows, of_windows);
+    });
+#if MB_THREADS > 1
+    if (members > 1) return make_in_parts(bias);
+#endif
+    for (intptr_t first = 0; first < tiles; first += most)
+      make(first, tiles - first < most ? tiles - first : most, 0, w.rows, bias, 0);
+  }
+
+#if MB_THREADS > 1
+  // Blocks of tiles for some filters each, such that the last member ends soonest, where each part transforms its tiles
+  // by itself.
+  void make_in_parts(const T* bias) const {
+    constexpr int64_t kTransforming = 8;  // filters that a tile is multiplied with in that time
+    const intptr_t tall = packed_tile_rows(widest_bytes()), groups = (w.rows + tall - 1) / tall;
+    intptr_t width = most, rows = w.rows;
+    int64_t shortest = INT64_MAX;
+    for (int32_t cuts = 1; cuts <= members && cuts <= groups; ++cuts) {
+      const intptr_t some = (groups + cuts - 1) / cuts * tall, down = (w.rows + some - 1) / some;
+      for (intptr_t columns = most; columns >= kColumns; columns -= kColumns) {
+        const int64_t parts = (tiles + columns - 1) / columns * down;
+        const int64_t time = (parts + members - 1) / members * columns * (some + kTransforming);
+        if (time < shortest) shortest = time, width = columns, rows = some;
+      }
+    }
+    const intptr_t across = (tiles + width - 1) / width, down = (w.rows + rows - 1) / rows;
+    for_parts(team, members, across * down, [&](int32_t part, int32_t member) {
+      const intptr_t first = part / down * width, filter = part % down * rows;
+      make(first, tiles - first < width ? tiles - first : width, int(filter),
+           int(w.rows - filter < rows ? w.rows - filter : rows), bias, member * share);
+    });
+  }
+#endif
+
+  // Gradients of weights: all products have a matrix of their own, to which block after block is added.
+  void weigh(T* weights) {
+    const int bytes = vector_bytes();
+    for (block.first = 0; block.first < tiles; block.first += most) {
+      block.count = tiles - block.first < most ? tiles - block.first : most;
+      const int64_t elements = kTileLines * block.lines * block.count;
+      in_ranges(w.columns, w.columns * elements, [&](intptr_t first, intptr_t count) {
+        run_at<TransformImages<T, false>>(bytes, &x, &block, int(first), int(count), seen + first * block.pitch,
+                                          of_seen);
+      });
+      in_ranges(w.rows, w.rows * elements, [&](intptr_t first, intptr_t count) {
+        run_at<TransformImages<T, true>>(bytes, &y, &block, int(first), int(count), made + first * block.pitch,
+                                         of_made);
+      });
+      intptr_t cuts = 1, rows = w.rows;
+#if MB_THREADS > 1
+      const intptr_t tall = packed_tile_rows(widest_bytes()), groups = (w.rows + tall - 1) / tall;
+      for (; cuts * kTileLines * block.lines < 2 * members && cuts < groups; ++cuts) {}
+      rows = (groups + cuts - 1) / cuts * tall;
+      cuts = (w.rows + rows - 1) / rows;
+#endif
+      const auto multiply_part = [&](int32_t part, [[maybe_unused]] int32_t member) {
+        const intptr_t i = part / cuts, filter = part % cuts * rows, left = w.rows - filter;
+        Gemm<T> g = product(left < rows ? left : rows, block.count);
+        g.accumulate = block.first > 0;
+        T* own = scratch;
+#if MB_THREADS > 1
+        own += member * share;
+#endif
+        multiply(g, made + i * of_made + filter * block.pitch, seen + i * of_seen,
+                 windows + i * of_windows + filter * w.columns, own);
+      };
+      const int32_t parts = int32_t(kTileLines * block.lines * cuts);
+#if MB_THREADS > 1
+      if (members > 1) {
+        for_parts(team, members, parts, multiply_part);
+        continue;
+      }
+#endif
+      for (int32_t part = 0; part < parts; ++part) multiply_part(part, 0);
+    }
+    in_ranges(w.rows, kTileLines * block.lines * of_windows, [&](intptr_t first, intptr_t count) {
+      run_at<FinishWeights<T>>(bytes, &block, w.columns, int(count), static_cast<const T*>(windows + first * w.columns),
+                               of_windows, weights + first * w.columns * kWindow * kWindow);
+    });
+  }
+};
+
+// Arguments as those of conv; parameters: the tensor to compute, pads before the image, elements of scratch memory of each
+// thread.
+template <class T>
+Status winograd_conv_packed(const Call& call) {
+  using C = WinogradConv<T>;
+  C c;
+  c.kind = typename C::Kind(call.params[0]);
+  c.share = call.params[3];
+  const Tensor &result = call[0], &bias = call[3];
+  if (unsigned(c.kind) > C::kWeightGradient || (c.kind == C::kWeightGradient && !c.weighs()) ||
+      (c.kind == C::kInputGradient && !c.reverses()))
+    return Status::kBadPlan;
+  const Tensor &out = c.weighs() ? call[2] : result, &window = c.weighs() ? result : call[2];
+#if MB_THREADS > 1
+  c.team = call.team;
+#endif
+  if (!c.read(out, call[1], window, call.params[1], call.params[2])) return Status::kBadPlan;
+  if (bias && (!MB_WINOGRAD_CONV_BIAS || c.kind != C::kOutput || bias.count != c.w.rows)) return Status::kBadPlan;
+  if (c.weighs() && !call.adds(0)) clear_bytes(result.data, result.count * sizeof(T));
+  if (c.tiles == 0) return Status::kOk;
+  if (!c.lay_out(call[4])) return Status::kTooLarge;
+  for (; c.block.line < kTileLines; c.block.line += c.block.lines) {
+    if (c.weighs()) c.weigh(result.as<T>());
+    else c.make_all(MB_WINOGRAD_CONV_BIAS ? bias.as<T>() : nullptr);
+  }
+  return Status::kOk;
+}
+
+MB_INSTANTIATE_WINOGRAD_CONV
+
+}  // namespace minbuild
