@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from minbuild.ops.convolution import conv_layer
+from minbuild.ops.convolution import conv
 
 
 @pytest.fixture(scope="module")
 def packed_convolutions() -> Iterator[None]:
     """Layers that would take Winograd's minimal filtering are packed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conv_layer, "takes_winograd", lambda *_, **__: False)
+        patch.setattr(conv, "takes_winograd", lambda *_, **__: False)
         yield

@@ -12,7 +12,7 @@ from conv_layers import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, ConvLayer
 from minbuild.ir import Plan
 from minbuild.ir.kernel_choice import EVERY_KERNEL, KernelChoice
 from minbuild.ops import registry
-from minbuild.ops.convolution import conv_layer
+from minbuild.ops.convolution import conv
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.planning.plan import build_plan
@@ -40,7 +40,7 @@ LAYERS = {
 def plans() -> dict[tuple[str, str], Plan]:
     """Of every layer, also where it does not pay."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conv_layer, "takes_winograd", lambda *_, **__: True)
+        patch.setattr(conv, "takes_winograd", lambda *_, **__: True)
         return {(name, part): layer.plan(part) for name, layer in LAYERS.items() for part in PARTS}
 
 
@@ -61,7 +61,7 @@ def libraries(
 def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[tuple[str, str], Plan], Library]:
     """The same by packed products."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conv_layer, "takes_winograd", lambda *_, **__: False)
+        patch.setattr(conv, "takes_winograd", lambda *_, **__: False)
         plans = {(name, part): layer.plan(part) for name, layer in LAYERS.items() for part in PARTS}
     contents = trainers.contents_of(plans.values())
     return plans, trainers.library_of(contents, registry(), tmp_path_factory.mktemp("packed"))

@@ -66,13 +66,13 @@ MB_INLINE void run_wider([[maybe_unused]] int bytes, Args... args) {
 template <class T>
 struct TileSteps {
   intptr_t step, low_step, low;
-  const T *start, *next;
-  intptr_t apart, lines, share;
-  const T* raw;
-  intptr_t raw_row;
-  bool turned;
-  const PanelCopies<T>* copies;
-  RowsAhead<T>* ahead;
+  const T *start = nullptr, *next = nullptr;
+  intptr_t apart = 0, lines = 0, share = 0;
+  const T* raw = nullptr;
+  intptr_t raw_row = 0;
+  bool turned = false;
+  const PanelCopies<T>* copies = nullptr;
+  RowsAhead<T>* ahead = nullptr;
 };
 
 // All rows of one panel, whose g.n columns fit one tile. `edge` has room for a tile that does not fit C.

@@ -156,19 +156,8 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, PackPa
         tile.m = g.m - i < blocks.rows ? g.m - i : blocks.rows;
         tile.a = g.a + i * g.a_row + k * g.a_col;
         const intptr_t short_rows = tile_rows(bytes), low = blocks.low_rows(tile.m, short_rows);
-        TileSteps<T> steps = {tall * g.a_row,
-                              short_rows * g.a_row,
-                              low,
-                              nullptr,
-                              nullptr,
-                              g.b_col,
-                              0,
-                              0,
-                              nullptr,
-                              g.b_row,
-                              false,
-                              nullptr,
-                              nullptr};
+        TileSteps<T> steps = {tall * g.a_row, short_rows * g.a_row, low};
+        steps.apart = g.b_col, steps.raw_row = g.b_row;
         if (fetches) {
           constexpr intptr_t kLine = 64 / sizeof(T);
           const intptr_t tiles = (tile.m + tall - 1) / tall;

@@ -7,10 +7,11 @@
 #include "lib/gemm/pack.h"
 #include "lib/indexing/disjoint.h"
 #include "lib/nn/narrow_images.h"
+#include "lib/nn/propagation.h"
+#include "lib/simd/pairs.h"
 
 namespace minbuild {
 
-enum Propagation : int { kOutput, kInputGradient, kWeightGradient };
 constexpr int kAxes = 2, kRows = 4;    // axes; rows of results at once
 constexpr int kMostTaps = 64;          // of a window
 constexpr intptr_t kSlackBytes = 128;  // behind planes, for whole vectors
@@ -124,9 +125,8 @@ struct Depthwise {
 #if MB_SHUFFLES
         if constexpr (V::size == 8)
           for (; i <= (evens < odds ? evens : odds) - V::size; i += V::size) {
-            const auto a = V::load(image + 2 * i).v, b = V::load(image + 2 * i + V::size).v;
-            V(__builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14)).store(even + i);
-            V(__builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15)).store(odd + i);
+            const V a = V::load(image + 2 * i), b = V::load(image + 2 * i + V::size);
+            of_pairs<0>(a, b).store(even + i), of_pairs<1>(a, b).store(odd + i);
           }
 #endif
         for (int j = i; j < evens; ++j) even[j] = image[2 * j];

@@ -4,7 +4,7 @@
 #ifndef MINBUILD_LIB_NN_PHASE_PLANES_H_
 #define MINBUILD_LIB_NN_PHASE_PLANES_H_
 
-#include "lib/simd/vec.h"
+#include "lib/simd/pairs.h"
 
 // True in libraries of layers so large that moving every other element at a time takes part of their run time.
 #if MB_FAST_WASM && defined(MB_CONV_STRIDES)
@@ -117,7 +117,6 @@ struct Planes {
   template <class T>
   MB_NOINLINE void move_pairs(T* image_at, T* plane, bool outwards) const {
     using V = Vec<T, 4>;
-    using Raw = typename V::Raw;
     const PlaneAxis &down = axes[0], &across = axes[1];
     const int left = across.pad / 2, right = (across.pad + 1) / 2;  // where the first pair is
     const int lefts = smaller((across.in + 1) / 2, across.extent - left),
@@ -135,13 +134,11 @@ struct Planes {
           for (; i <= pairs - V::size; i += V::size) {
             T *even = a + i, *odd = b + i, *both = line + 2 * i;
             if (outwards) {
-              const Raw x = V::load(even).v, y = V::load(odd).v;
-              V(Raw(__builtin_shufflevector(x, y, 0, 4, 1, 5))).store(both);
-              V(Raw(__builtin_shufflevector(x, y, 2, 6, 3, 7))).store(both + V::size);
+              const V x = V::load(even), y = V::load(odd);
+              in_pairs<0>(x, y).store(both), in_pairs<1>(x, y).store(both + V::size);
             } else {
-              const Raw x = V::load(both).v, y = V::load(both + V::size).v;
-              V(Raw(__builtin_shufflevector(x, y, 0, 2, 4, 6))).store(even);
-              V(Raw(__builtin_shufflevector(x, y, 1, 3, 5, 7))).store(odd);
+              const V x = V::load(both), y = V::load(both + V::size);
+              of_pairs<0>(x, y).store(even), of_pairs<1>(x, y).store(odd);
             }
           }
           for (; i < lefts || i < rights; ++i) {

@@ -14,6 +14,7 @@
 #include "lib/indexing/disjoint.h"
 #include "lib/nn/conv_packers.h"
 #include "lib/nn/phase_planes.h"
+#include "lib/nn/propagation.h"
 #include "lib/nn/stored_weights.h"
 #include "lib/nn/tap_product.h"
 #include "lib/nn/tap_sums.h"
@@ -21,7 +22,6 @@
 namespace minbuild {
 
 constexpr int kWhole = 16;  // rows of the grid are a multiple of as many elements long, so that tiles are never partial
-enum Propagation : int { kOutput, kInputGradient, kWeightGradient };
 
 // All taps of one filter on one channel, over a multiple of kWhole elements.
 template <class T>

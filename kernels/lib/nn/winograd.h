@@ -16,7 +16,7 @@
 #ifndef MINBUILD_LIB_NN_WINOGRAD_H_
 #define MINBUILD_LIB_NN_WINOGRAD_H_
 
-#include "lib/simd/vec.h"
+#include "lib/simd/pairs.h"
 
 namespace minbuild {
 
@@ -69,33 +69,6 @@ struct TiledImages {
   };
 };
 
-// Every second element of two vectors, from `First` on.
-template <int First, class T, int N, int... I>
-MB_INLINE Vec<T, N> every_second(Vec<T, N> low, Vec<T, N> high, Constant<I>... at) {
-  if constexpr (sizeof...(I) < N) {
-    return every_second<First>(low, high, at..., Constant<int(sizeof...(I))>{});
-  } else {
-#if MB_SHUFFLES
-    return typename Vec<T, N>::Raw(__builtin_shufflevector(low.v, high.v, (2 * I + First)...));
-#else
-    return typename Vec<T, N>::Raw{(2 * I + First < N ? low.v[(2 * I + First) % N] : high.v[(2 * I + First) % N])...};
-#endif
-  }
-}
-// Elements of two vectors in turns, from element `First` of both on.
-template <int First, class T, int N, int... I>
-MB_INLINE Vec<T, N> in_turns(Vec<T, N> even, Vec<T, N> odd, Constant<I>... at) {
-  if constexpr (sizeof...(I) < N) {
-    return in_turns<First>(even, odd, at..., Constant<int(sizeof...(I))>{});
-  } else {
-#if MB_SHUFFLES
-    return typename Vec<T, N>::Raw(__builtin_shufflevector(even.v, odd.v, (First + I / 2 + I % 2 * N)...));
-#else
-    return typename Vec<T, N>::Raw{(I % 2 ? odd.v[First + I / 2] : even.v[First + I / 2])...};
-#endif
-  }
-}
-
 // A line of a transform is the sum of two rows of an image with factors.
 struct TwoRows {
   int first, second;
@@ -142,7 +115,7 @@ struct TransformImages {
           for (int t = 0; t < run.tiles; t += V::size) {
             const T* at = line + kTileSize * t;
             const V low = V::load(at), high = V::load(at + V::size);
-            const V even = every_second<0>(low, high), odd = every_second<1>(low, high);
+            const V even = of_pairs<0>(low, high), odd = of_pairs<1>(low, high);
             T* each = out + t;
             if constexpr (Gradient) {
               const V half = T(.5);
@@ -150,7 +123,7 @@ struct TransformImages {
               (half * even + half * odd).store(each + matrix), (half * even - half * odd).store(each + 2 * matrix);
             } else {
               const V later_low = V::load(at + 2), later_high = V::load(at + 2 + V::size);
-              const V even2 = every_second<0>(later_low, later_high), odd2 = every_second<1>(later_low, later_high);
+              const V even2 = of_pairs<0>(later_low, later_high), odd2 = of_pairs<1>(later_low, later_high);
               (even - even2).store(each), (odd + even2).store(each + matrix);
               (even2 - odd).store(each + 2 * matrix), (odd - odd2).store(each + 3 * matrix);
             }
@@ -188,8 +161,8 @@ struct FinishOutputs {
           });
           unroll<kTileSize>([&](auto r) MB_LAMBDA {
             T* to = lines[r] + kTileSize * t;
-            in_turns<0>(y[r][0], y[r][1]).store(to);
-            in_turns<V::size / 2>(y[r][0], y[r][1]).store(to + V::size);
+            in_pairs<0>(y[r][0], y[r][1]).store(to);
+            in_pairs<1>(y[r][0], y[r][1]).store(to + V::size);
           });
         }
         const int above = kTileSize * run.row, before = kTileSize * run.column;

@@ -22,7 +22,7 @@ struct TransformWindows {
   template <class W>
   static MB_INLINE void run(const Windows<T>* w, const TileBlock* block, int row, int rows, T* to, intptr_t matrix) {
     using V = Vec<T, kGroup<T, W>>;
-    // What is near in memory is read one after the other.
+    // Along the shorter step.
     const bool by_rows = w->column_step <= w->row_step;
     const int groups = (w->columns + V::size - 1) / V::size, outer = by_rows ? rows : groups;
     for (int i = 0; i < outer; ++i)

@@ -97,8 +97,8 @@ struct InputsBody {
   static MB_INLINE void write(V even, V odd, T* to, int left) {
 #if MB_SHUFFLES
     if constexpr (V::size == 8) {
-      V(__builtin_shufflevector(even.v, odd.v, 0, 8, 1, 9, 2, 10, 3, 11)).store(to, left);
-      if (left > 8) V(__builtin_shufflevector(even.v, odd.v, 4, 12, 5, 13, 6, 14, 7, 15)).store(to + 8, left - 8);
+      in_pairs<0>(even, odd).store(to, left);
+      if (left > 8) in_pairs<1>(even, odd).store(to + 8, left - 8);
       return;
     }
 #endif

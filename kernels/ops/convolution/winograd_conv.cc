@@ -2,6 +2,7 @@
 // filtering (lib/nn/winograd.h). The gradient of the input is the outputs of another convolution: of the outputs'
 // gradient, with windows in reverse, channels and filters exchanged. The plan chooses between this and conv.cc.
 #include "lib/gemm/packed_gemm.h"
+#include "lib/nn/propagation.h"
 #include "lib/nn/winograd_windows.h"
 #include "minbuild/kernel.h"
 
@@ -14,7 +15,7 @@ constexpr intptr_t kWholeWindows = 1 << 14, kBlockElements = 1 << 17, kColumns =
 
 template <class T>
 struct WinogradConv {
-  enum Kind : int { kOutput, kInputGradient, kWeightGradient } kind;
+  Propagation propagation;
   TiledImages<T> x, y;  // what windows see, and outputs
   Windows<T> w;
   int batch;
@@ -28,8 +29,8 @@ struct WinogradConv {
   int32_t members = 1;
 #endif
 
-  bool weighs() const { return MB_WINOGRAD_CONV_WEIGHT_GRADIENT && kind == kWeightGradient; }
-  bool reverses() const { return MB_WINOGRAD_CONV_INPUT_GRADIENT && kind == kInputGradient; }
+  bool weighs() const { return MB_WINOGRAD_CONV_WEIGHT_GRADIENT && propagation == kWeightGradient; }
+  bool reverses() const { return MB_WINOGRAD_CONV_INPUT_GRADIENT && propagation == kInputGradient; }
 
   // [N,M,out,out], [N,C,in,in] and [M,C,3,3] as tensors of the convolution that is computed.
   bool read(const Tensor& out, const Tensor& in, const Tensor& window, int pad_down, int pad_across) {
@@ -119,6 +120,11 @@ struct WinogradConv {
     run_at<FinishOutputs<T>>(bytes, &y, &some, filter, filters, static_cast<const T*>(to), of_made, bias);
   }
 
+  void make_blocks(intptr_t first, intptr_t count, int filter, int filters, const T* bias, intptr_t own) const {
+    for (; count > 0; first += most, count -= most)
+      make(first, count < most ? count : most, filter, filters, bias, own);
+  }
+
   void make_all(const T* bias) const {
     in_ranges(w.rows, kTileLines * block.lines * of_windows, [&](intptr_t first, intptr_t count) {
       run_at<TransformWindows<T>>(vector_bytes(), &w, &block, int(first), int(count), windows, of_windows);
@@ -126,31 +132,20 @@ struct WinogradConv {
 #if MB_THREADS > 1
     if (members > 1) return make_in_parts(bias);
 #endif
-    for (intptr_t first = 0; first < tiles; first += most)
-      make(first, tiles - first < most ? tiles - first : most, 0, w.rows, bias, 0);
+    make_blocks(0, tiles, 0, w.rows, bias, 0);
   }
 
 #if MB_THREADS > 1
-  // Blocks of tiles for some filters each, such that the last member ends soonest, where each part transforms its tiles
-  // by itself.
+  // Some filters at some tiles each, which every part transforms by itself.
   void make_in_parts(const T* bias) const {
-    constexpr int64_t kTransforming = 8;  // filters that a tile is multiplied with in that time
-    const intptr_t tall = packed_tile_rows(widest_bytes()), groups = (w.rows + tall - 1) / tall;
-    intptr_t width = most, rows = w.rows;
-    int64_t shortest = INT64_MAX;
-    for (int32_t cuts = 1; cuts <= members && cuts <= groups; ++cuts) {
-      const intptr_t some = (groups + cuts - 1) / cuts * tall, down = (w.rows + some - 1) / some;
-      for (intptr_t columns = most; columns >= kColumns; columns -= kColumns) {
-        const int64_t parts = (tiles + columns - 1) / columns * down;
-        const int64_t time = (parts + members - 1) / members * columns * (some + kTransforming);
-        if (time < shortest) shortest = time, width = columns, rows = some;
-      }
-    }
-    const intptr_t across = (tiles + width - 1) / width, down = (w.rows + rows - 1) / rows;
-    for_parts(team, members, across * down, [&](int32_t part, int32_t member) {
-      const intptr_t first = part / down * width, filter = part % down * rows;
-      make(first, tiles - first < width ? tiles - first : width, int(filter),
-           int(w.rows - filter < rows ? w.rows - filter : rows), bias, member * share);
+    constexpr int32_t kTransforming = 8;  // multiplications that take as long as transforming an element of a tile
+    Gemm<T> g = product(w.rows, tiles);
+    g.members = members;
+    const Partition parts = partition_of(g, widest_bytes(), 1, 0, kTransforming);
+    for_parts(team, members, parts.count(), [&](int32_t part, int32_t member) {
+      const int32_t down = part % parts.rows.count, across = part / parts.rows.count;
+      make_blocks(parts.columns.at(across), parts.columns.length(across), parts.rows.at(down), parts.rows.length(down),
+                  bias, member * share);
     });
   }
 #endif
@@ -169,32 +164,26 @@ struct WinogradConv {
         run_at<TransformImages<T, true>>(bytes, &y, &block, int(first), int(count), made + first * block.pitch,
                                          of_made);
       });
-      intptr_t cuts = 1, rows = w.rows;
-#if MB_THREADS > 1
-      const intptr_t tall = packed_tile_rows(widest_bytes()), groups = (w.rows + tall - 1) / tall;
-      for (; cuts * kTileLines * block.lines < 2 * members && cuts < groups; ++cuts) {}
-      rows = (groups + cuts - 1) / cuts * tall;
-      cuts = (w.rows + rows - 1) / rows;
-#endif
-      const auto multiply_part = [&](int32_t part, [[maybe_unused]] int32_t member) {
-        const intptr_t i = part / cuts, filter = part % cuts * rows, left = w.rows - filter;
-        Gemm<T> g = product(left < rows ? left : rows, block.count);
+      const int32_t products = kTileLines * block.lines;
+      const auto multiply_rows = [&](intptr_t i, intptr_t filter, intptr_t rows, T* own) {
+        Gemm<T> g = product(rows, block.count);
         g.accumulate = block.first > 0;
-        T* own = scratch;
-#if MB_THREADS > 1
-        own += member * share;
-#endif
         multiply(g, made + i * of_made + filter * block.pitch, seen + i * of_seen,
                  windows + i * of_windows + filter * w.columns, own);
       };
-      const int32_t parts = int32_t(kTileLines * block.lines * cuts);
 #if MB_THREADS > 1
       if (members > 1) {
-        for_parts(team, members, parts, multiply_part);
+        Gemm<T> g = product(w.rows, block.count);
+        g.members = members;
+        const Cuts rows = partition_of(g, widest_bytes(), products, kPackingWork, kPackingWork).rows;
+        for_parts(team, members, products * rows.count, [&](int32_t part, int32_t member) {
+          const int32_t i = part / rows.count, down = part % rows.count;
+          multiply_rows(i, rows.at(down), rows.length(down), scratch + member * share);
+        });
         continue;
       }
 #endif
-      for (int32_t part = 0; part < parts; ++part) multiply_part(part, 0);
+      for (int32_t i = 0; i < products; ++i) multiply_rows(i, 0, w.rows, scratch);
     }
     in_ranges(w.rows, kTileLines * block.lines * of_windows, [&](intptr_t first, intptr_t count) {
       run_at<FinishWeights<T>>(bytes, &block, w.columns, int(count), static_cast<const T*>(windows + first * w.columns),
@@ -207,20 +196,19 @@ struct WinogradConv {
 // thread.
 template <class T>
 Status winograd_conv_packed(const Call& call) {
-  using C = WinogradConv<T>;
-  C c;
-  c.kind = typename C::Kind(call.params[0]);
+  WinogradConv<T> c;
+  c.propagation = Propagation(call.params[0]);
   c.share = call.params[3];
   const Tensor &result = call[0], &bias = call[3];
-  if (unsigned(c.kind) > C::kWeightGradient || (c.kind == C::kWeightGradient && !c.weighs()) ||
-      (c.kind == C::kInputGradient && !c.reverses()))
+  if (unsigned(c.propagation) > kWeightGradient || (c.propagation == kWeightGradient && !c.weighs()) ||
+      (c.propagation == kInputGradient && !c.reverses()))
     return Status::kBadPlan;
   const Tensor &out = c.weighs() ? call[2] : result, &window = c.weighs() ? result : call[2];
 #if MB_THREADS > 1
   c.team = call.team;
 #endif
   if (!c.read(out, call[1], window, call.params[1], call.params[2])) return Status::kBadPlan;
-  if (bias && (!MB_WINOGRAD_CONV_BIAS || c.kind != C::kOutput || bias.count != c.w.rows)) return Status::kBadPlan;
+  if (bias && (!MB_WINOGRAD_CONV_BIAS || c.propagation != kOutput || bias.count != c.w.rows)) return Status::kBadPlan;
   if (c.weighs() && !call.adds(0)) clear_bytes(result.data, result.count * sizeof(T));
   if (c.tiles == 0) return Status::kOk;
   if (!c.lay_out(call[4])) return Status::kTooLarge;

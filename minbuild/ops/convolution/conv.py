@@ -24,7 +24,12 @@ from minbuild.ops.convolution.depthwise_conv import (
     takes_depthwise,
 )
 from minbuild.ops.convolution.sliding_window import explicit_pads
-from minbuild.ops.convolution.winograd_conv import winograd_features, winograd_kernel, winograd_scratch
+from minbuild.ops.convolution.winograd_conv import (
+    takes_winograd,
+    winograd_features,
+    winograd_kernel,
+    winograd_scratch,
+)
 from minbuild.ops.core.definition import (
     FLOATS,
     KernelCall,
@@ -126,7 +131,7 @@ def call_layer(
             features=("narrow",) * is_narrow(layer.axes, propagation),
             accumulate=accumulate,
         )
-    if layer.takes_winograd(propagation):
+    if takes_winograd(layer, propagation):
         scratch, share = winograd_scratch(layer, propagation)
         return winograd_kernel.call(
             *names,

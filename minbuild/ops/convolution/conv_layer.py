@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import ElementType, Shape, TensorType
-from minbuild.ir.dims import Dim, dim_min, never_negative, product
+from minbuild.ir.dims import Dim, dim_min, product
 from minbuild.ops.convolution.conv_params import INPUT_GRADIENT, OUTPUT, WEIGHT_GRADIENT, images_of_pass
-from minbuild.ops.convolution.sliding_window import Axis, axes
-from minbuild.ops.convolution.winograd_conv import takes_winograd, winograd_scratch
+from minbuild.ops.convolution.sliding_window import Axis, axes, known
 from minbuild.ops.core.definition import OpContext, UnsupportedUse
 from minbuild.ops.linear_algebra.gemm_packing import packed_bytes
 
 MADE_ELEMENTS, _MADE_COLUMNS, _BEYOND, _BEYOND_PANELS = 1 << 16, 512, 16, 512  # as in lib/nn/packed_conv.h
 _TILE_COLUMNS = 32  # of packed products, float by AVX-512
 # As in lib/nn/output_order.h and packed_conv.h.
-_MOST_PADDED, _MOST_TAPS, _UNIT, _MOST_GROUPS, _UNIT_BYTES, _RUN_BYTES, _TALLEST = 512, 32, 16, 8, 8, 20, 8
+MOST_PADDED, _MOST_TAPS, _UNIT, _MOST_GROUPS, _UNIT_BYTES, _RUN_BYTES, _TALLEST = 512, 32, 16, 8, 8, 20, 8
 _LARGE_WORK = 1 << 22  # multiplications per image
 _WHOLE = 16  # elements that rows of the outputs' grid are a multiple of
 
@@ -37,16 +36,6 @@ def conv_window(attributes: Mapping[str, Any], x: Shape, w: Shape) -> tuple[Axis
     if tuple(attributes.get("kernel_shape", taps)) != tuple(taps):
         raise UnsupportedUse(f"kernel_shape {attributes['kernel_shape']} disagrees with weights {list(w)}")
     return axes(attributes, x[2:], taps)
-
-
-def _number(dim: Dim) -> int:
-    assert isinstance(dim, int)
-    return dim
-
-
-def _bytes(scratch: TensorType) -> Dim:
-    assert scratch.shape is not None
-    return scratch.shape[0]
 
 
 @dataclass(frozen=True)
@@ -76,8 +65,8 @@ class Layer:
         return cls(
             ctx.element(),
             groups=groups,
-            channels=_number(w[1]),
-            filters=_number(w[0]) // groups,
+            channels=known(w[1]),
+            filters=known(w[0]) // groups,
             axes=window,
             batch=ctx.shape()[0],
             may_pack=ctx.packs,
@@ -122,15 +111,6 @@ class Layer:
         ):
             return False
         return self.channels * self.filters * self.taps * outputs >= _LARGE_WORK
-
-    def takes_winograd(self, propagation: int) -> bool:
-        """True from the size on at which minimal filtering was measured to be faster than packing."""
-        if not self.packs or self.groups > 1:
-            return False
-        if not takes_winograd(self, propagation):
-            return False
-        needed, _ = winograd_scratch(self, propagation)
-        return not self.lean or never_negative(_bytes(self.packed_scratch(propagation)) - _bytes(needed))
 
     def exchanges(self, propagation: int) -> bool:
         """True of input gradients that are computed as outputs of another convolution, as packed_conv.h says."""
@@ -183,10 +163,10 @@ class Layer:
         image = product([a.outputs for a in self.axes])
         if propagation != OUTPUT or not self.packs or not isinstance(image, int) or len(self.axes) != 2:
             return False
-        if image > _MOST_PADDED or self.taps > _MOST_TAPS:
+        if image > MOST_PADDED or self.taps > _MOST_TAPS:
             return False
         return any(
-            a.before > 0 or (_number(a.outputs) - 1) * a.stride + a.span >= _number(a.size) + a.before
+            a.before > 0 or (known(a.outputs) - 1) * a.stride + a.span >= known(a.size) + a.before
             for a in self.axes
         )
 
@@ -216,7 +196,7 @@ class Layer:
         ordered: Dim = 0
         if not quantized and self.leaves_padding_out(propagation):
             units = outputs // _UNIT + (_MOST_GROUPS + 1)
-            runs = images * (_number(self.axes[0].outputs) * (2 * self.axes[1].taps + 1)) + units
+            runs = images * (known(self.axes[0].outputs) * (2 * self.axes[1].taps + 1)) + units
             ordered = units * _UNIT_BYTES + runs * _RUN_BYTES + 16
             outputs = units * _UNIT
             gathered = outputs * (self.filters + _TALLEST)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from math import prod
 
 from minbuild.ir import ElementType, TensorType
-from minbuild.ir.dims import Dim
 from minbuild.ops.convolution.conv_params import (
     ARGS,
     INPUT_GRADIENT,
@@ -17,7 +16,7 @@ from minbuild.ops.convolution.conv_params import (
     WEIGHT_GRADIENT,
     multiplications,
 )
-from minbuild.ops.convolution.sliding_window import Axis
+from minbuild.ops.convolution.sliding_window import Axis, known
 from minbuild.ops.core.definition import FLOATS, KernelFunction
 
 # As in depthwise_conv.cc.
@@ -34,27 +33,22 @@ depthwise_kernel = KernelFunction(
 )
 
 
-def _known(dim: Dim) -> int:
-    assert isinstance(dim, int)
-    return dim
-
-
 def takes_depthwise(axes: Sequence[Axis], channels: int) -> bool:
     """True of a window over `channels` channels, each with a filter of its own, that the kernel is made for."""
     if len(axes) != 2 or len({a.stride for a in axes}) != 1 or axes[0].stride > 2:
         return False
     if not all(isinstance(a.size, int) and isinstance(a.outputs, int) for a in axes):
         return False
-    if any(a.dilation != 1 or a.before >= a.taps or _known(a.size) > _MOST_SIZE for a in axes):
+    if any(a.dilation != 1 or a.before >= a.taps or known(a.size) > _MOST_SIZE for a in axes):
         return False
     taps = prod(a.taps for a in axes)
-    return taps <= _MOST_TAPS and channels * taps * prod(_known(a.outputs) for a in axes) >= _LEAST_WORK
+    return taps <= _MOST_TAPS and channels * taps * prod(known(a.outputs) for a in axes) >= _LEAST_WORK
 
 
 def is_narrow(axes: Sequence[Axis], propagation: int) -> bool:
     """True where the kernel reads images as they are: a window of 3 x 3 that keeps their size, rows of one vector."""
     kept = all((a.taps, a.stride, a.before, a.size) == (3, 1, 1, a.outputs) for a in axes)
-    return kept and propagation != INPUT_GRADIENT and _NARROW < 2 * _known(axes[1].size) <= 2 * _NARROW
+    return kept and propagation != INPUT_GRADIENT and _NARROW < 2 * known(axes[1].size) <= 2 * _NARROW
 
 
 def depthwise_scratch(axes: Sequence[Axis], element: ElementType, propagation: int) -> TensorType:
@@ -62,7 +56,7 @@ def depthwise_scratch(axes: Sequence[Axis], element: ElementType, propagation: i
     window, `element` is the type of the tensors, `propagation` says which of them is computed."""
     slack, phases, lengths = _SLACK_BYTES // element.size, 1, []
     for a in axes:
-        size, outputs = _known(a.size), _known(a.outputs)
+        size, outputs = known(a.size), known(a.outputs)
         if propagation != INPUT_GRADIENT:
             lengths.append(outputs + a.span // a.stride)
         elif a.stride == 1:
@@ -72,7 +66,7 @@ def depthwise_scratch(axes: Sequence[Axis], element: ElementType, propagation: i
         phases *= 1 if propagation == INPUT_GRADIENT else a.stride
     elements = prod(lengths) * phases + slack
     if propagation == WEIGHT_GRADIENT:  # in rows as long as those of a plane
-        elements += (_known(axes[0].outputs) - 1) * lengths[1] + _known(axes[1].outputs) + _LANES
+        elements += (known(axes[0].outputs) - 1) * lengths[1] + known(axes[1].outputs) + _LANES
     whole = -(-(elements + slack) // _LANES) * _LANES
     return TensorType(ElementType.UINT8, (whole * element.size,))
 

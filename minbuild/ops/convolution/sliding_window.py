@@ -148,8 +148,8 @@ def padding_of(window: Sequence[Axis]) -> list[tuple[int, int]]:
     """numpy's padding of a [N,C,...] array so that every tap of every window sees something."""
     pads = [(0, 0), (0, 0)]
     for a in window:
-        need = (_number(a.outputs) - 1) * a.stride + a.span + 1
-        pads.append((a.before, max(0, _number(a.after), need - a.before - _number(a.size))))
+        need = (known(a.outputs) - 1) * a.stride + a.span + 1
+        pads.append((a.before, max(0, known(a.after), need - a.before - known(a.size))))
     return pads
 
 
@@ -157,7 +157,7 @@ def taps_of(window: Sequence[Axis]) -> Iterator[tuple[ArrayIndex, ArrayIndex]]:
     """For every tap its place in the window, and what all windows see through it of the padded input."""
     for tap in combinations(*(range(a.taps) for a in window)):
         field = tuple(
-            slice(t * a.dilation, t * a.dilation + (_number(a.outputs) - 1) * a.stride + 1, a.stride)
+            slice(t * a.dilation, t * a.dilation + (known(a.outputs) - 1) * a.stride + 1, a.stride)
             for t, a in zip(tap, window, strict=True)
         )
         yield (..., *tap), (..., *field)
@@ -168,7 +168,8 @@ def unpadded(shape: Sequence[int], pads: Sequence[tuple[int, int]]) -> ArrayInde
     return tuple(slice(before, before + size) for (before, _), size in zip(pads, shape, strict=True))
 
 
-def _number(dim: Dim) -> int:
+def known(dim: Dim) -> int:
+    """A dimension that is not free."""
     assert isinstance(dim, int)
     return dim
 
