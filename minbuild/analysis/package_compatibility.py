@@ -36,9 +36,10 @@ class InstalledPackage:
     compiled_in: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def packs(self) -> bool:
-        """True if it has kernels that pack large products, which plans for others do without."""
-        return any("_packed<" in symbol for symbol in self.capabilities.kernels)
+    def held(self) -> frozenset[str]:
+        """The functions of its kernels, its features and its operators of sizes."""
+        functions = (symbol.partition("<")[0] for symbol in self.capabilities.kernels)
+        return self.capabilities.features.union(functions, self.capabilities.expressions)
 
     @property
     def native_halves(self) -> bool:

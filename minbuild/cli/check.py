@@ -138,7 +138,7 @@ def _plan_options(there: InstalledPackage | None, checks_loss: bool, ram: int | 
     options = PlanOptions(checks_loss=checks_loss, ram=ram, ram_curve=ram is not None)
     if there is None:
         return options
-    return replace(options, graphs=there.graphs, packs=there.packs, native_halves=there.native_halves)
+    return replace(options, graphs=there.graphs, held=there.held, native_halves=there.native_halves)
 
 
 def _budget_lines(prefix: str, model: CompiledModel, budget: int) -> Iterator[str]:

@@ -28,11 +28,14 @@ Artifacts = Annotated[
         show_default=False,
     ),
 ]
+_SETS = "Folders with training artifacts, or ONNX files with training information, one per model"
 ArtifactSets = Annotated[
+    list[Path], typer.Argument(help=f"{_SETS}.", metavar="ARTIFACTS...", show_default=False)
+]
+SetsOrModels = Annotated[
     list[Path],
     typer.Argument(
-        help="Folders with training artifacts, or ONNX files with training information, one per model; with --loss, "
-        "ONNX files or torch.export programs (.pt2) of forward models.",
+        help=f"{_SETS}; with --loss, ONNX files or torch.export programs (.pt2) of forward models.",
         metavar="ARTIFACTS...",
         show_default=False,
     ),

@@ -20,10 +20,10 @@ from minbuild.cli.earlier_build import earlier_record, growth_since
 from minbuild.cli.option_parsing import ResolvedOptions, configured
 from minbuild.cli.ort_config import read_config
 from minbuild.cli.progress import (
-    ArtifactSets,
     Json,
     Largest,
     OpsFolders,
+    SetsOrModels,
     Terminal,
     Verbose,
     columns_of,
@@ -55,7 +55,7 @@ from minbuild.report.boards import parse_board
 
 @configured
 def reduce(
-    artifacts: ArtifactSets,
+    artifacts: SetsOrModels,
     out: building.Out,
     force: building.Force = False,
     target: building.Targets = None,

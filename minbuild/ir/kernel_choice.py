@@ -7,10 +7,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KernelChoice:
-    """With all kernels, unless it says otherwise."""
+    """With all kernels, unless it says otherwise.
+
+    `held` are the kernels' functions, the features, as `stem.feature`, and the operators of sizes of a library that is
+    there: a plan for it takes another kernel of the same results where it lacks the one that is faster. None of a
+    library that is built for the plan.
+    """
 
     packs: bool = True  # those that pack matrices of large products
     lean: bool = False  # none that takes more scratch memory than another would
+    held: frozenset[str] | None = None
+
+    def has(self, name: str) -> bool:
+        """True of the function of a kernel, a feature or an operator of that `name` which the library has, or may
+        have."""
+        return self.held is None or name in self.held
+
+    def takes(self, packed: str, plain: str, *, pays: bool) -> bool:
+        """True of a call for the function or feature `packed`, which may stand for the function `plain` and the other
+        way round: as it `pays`, unless the library has one of both only."""
+        if self.held is not None and (packed in self.held) != (plain in self.held):
+            return packed in self.held
+        return self.packs and pays
 
 
 EVERY_KERNEL = KernelChoice()

@@ -24,6 +24,7 @@ class PlanOptions:
     graphs: tuple[str, ...] = EVERY  # of GRAPHS: what it is planned for
     threads: str = OFF  # a value of --threads
     packs: bool = True  # large products may have kernels that pack their matrices
+    held: frozenset[str] | None = None  # as in KernelChoice
     kernel_names: bool = True  # the plan has them, for errors in words
     checks_loss: bool = False  # training steps refuse a loss that is not finite
     updates: Updates = Updates()  # where parameters are updated

@@ -108,7 +108,7 @@ def compile_artifacts(
     sizes = {s: largest.get(s, DEFAULT_LARGEST) for s in optimized.symbols}
     check_elements(optimized, sizes, fixed)
     threads = threads_of(options.threads, optimized, operators)
-    kernels = KernelChoice(options.packs)
+    kernels = KernelChoice(options.packs, held=options.held)
     plan = build_plan(optimized, operators, threads, kernels)
     if options.threads == AUTO:
         threads, plan = _affordable(optimized, operators, options, sizes, threads, plan=plan)
@@ -238,7 +238,7 @@ def _affordable(
     the plan for them. `plan` is that of `program` for all of them."""
     if threads == 1 or ram_of(plan, sizes) >= _RAM_OF_ANY_THREADS:
         return threads, plan
-    kernels = KernelChoice(options.packs)
+    kernels = KernelChoice(options.packs, held=options.held)
     most = ram_of(build_plan(program, operators, 1, kernels), sizes) * 5 // 4
     while threads > 1 and ram_of(plan, sizes) > most:
         threads //= 2

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import jsonschema
 import numpy as np
+import onnx
 import pytest
+from authored import FORWARD  # noqa: F401  (puts the golden models on the path)
 from commands import GOLDEN, SMALL, Command, command_fixture, copy_of, tree  # noqa: F401
+from forward import FLOAT, Net
 
 from minbuild import assets
+from minbuild.authoring import Recipe, make_artifacts, write_artifacts
 from minbuild.compat.ort_config.collect import requirements
 from minbuild.compat.ort_config.grammar import parse_config
 from minbuild.errors import BadInput
@@ -256,6 +260,48 @@ def test_a_package_says_what_it_lacks(
         Session(
             Library(out / f"lib/{HOST}/libminbuild.so"), plan, (GOLDEN / name / "checkpoint").read_bytes()
         )
+
+
+def _images(folder: Path, size: int, classes: int) -> Path:
+    """Artifacts of a classifier: a large convolution if images are, and a large last layer if classes are many."""
+    net, name = Net(8), f"{size}-{classes}"
+    x = net.add("Relu", [net.conv("input", "conv1", (3, 48))])
+    x = net.add("Relu", [net.conv(x, "conv2", (48, 48))])
+    x = net.add(
+        "Flatten", [net.add("GlobalAveragePool", [net.conv(x, "conv3", (48, 200), kernel=1)])], axis=1
+    )
+    net.linear(x, "fc", 200, classes, "output")
+    model = net.model({"input": (FLOAT, ("batch", 3, size, size))}, {"output": (FLOAT, ("batch", classes))})
+    onnx.save(model, folder / f"{name}.onnx")
+    write_artifacts(make_artifacts(folder / f"{name}.onnx", Recipe(loss="cross-entropy")), folder / name)
+    return folder / name
+
+
+def test_a_library_for_other_sizes_serves(minbuild: Command, tmp_path: Path) -> None:
+    """By the kernels that it has, where one of its own would be faster, and with the same results."""
+    large, small = _images(tmp_path, 60, 190), _images(tmp_path, 9, 5)
+    out, plan, random = tmp_path / "dist", tmp_path / "new.plan", np.random.default_rng(3)
+    assert minbuild("reduce", large, small, "--out", tmp_path / "both", "--no-analysis").code == 0
+    both = Library(tmp_path / f"both/lib/{HOST}/libminbuild.so")
+    functions = {}
+    for own, other, size in ((large, small, 9), (small, large, 60)):
+        assert minbuild("reduce", own, "--out", out, "--no-analysis").code == 0
+        said = minbuild("check", other, "-p", out, "--write-plan", plan)
+        assert said.code == 0 and "can train it" in said.out, said.err
+        checkpoint = (other / "checkpoint").read_bytes()
+        best = (tmp_path / f"both/model/{other.name}/trainer.plan").read_bytes()
+        batch = [random.standard_normal((3, 3, size, size)).astype(np.float32), np.array([1, 4, 0])]
+        found = []
+        for library, data in ((Library(out / f"lib/{HOST}/libminbuild.so"), plan.read_bytes()), (both, best)):
+            session = Session(library, data, checkpoint)
+            losses = [session.run(TRAIN, batch)[0].item()]
+            session.optimizer_step()
+            found.append((*losses, session.run(TRAIN, batch)[0].item()))
+        np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
+        functions[own] = set(json.loads((out / "manifest.json").read_text())["holds"]["kernels"])
+    assert {"conv_packed<float>", "gemm_packed<float>"} <= functions[large]
+    assert not functions[large] & {"conv<float>", "gemm<float>"}
+    assert not any("packed" in function for function in functions[small])
 
 
 def test_sizes_that_are_fixed_stay_so(minbuild: Command, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from minbuild.ir import (
     TensorType,
     TrainingArtifacts,
 )
+from minbuild.ir.kernel_choice import EVERY_KERNEL, KernelChoice
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import Op, TestCase
 from minbuild.passes.lowering.lower import lower
@@ -127,9 +128,9 @@ def with_gradients(one: OneNode, shapes: Mapping[str, tuple[int, ...]], element:
     return OneNode(TrainingArtifacts(new, None, None, checkpoint, {}), one.feeds, one.state)
 
 
-def plan_of(artifacts: TrainingArtifacts, registry: Registry) -> Plan:
+def plan_of(artifacts: TrainingArtifacts, registry: Registry, kernels: KernelChoice = EVERY_KERNEL) -> Plan:
     """All passes and the plan."""
-    return build_plan(optimize(lower(artifacts, registry, {}), registry), registry)
+    return build_plan(optimize(lower(artifacts, registry, {}), registry), registry, kernels=kernels)
 
 
 def contents_of(plans: Iterable[Plan]) -> LibraryContents:

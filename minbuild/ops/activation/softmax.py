@@ -30,6 +30,7 @@ _FEATURES = {
     "rows": "of long rows that are no multiple of 8 long",
     "together": "gradients of several long rows at once",
 }
+_HINTS = frozenset({"together"})
 _LONG = 64  # elements of a row from which on it pays to copy its last vector only
 softmax_kernel = KernelFunction(
     "softmax",
@@ -37,6 +38,7 @@ softmax_kernel = KernelFunction(
     ("log:int",),
     {"T": FLOATS},
     _FEATURES,
+    hints=_HINTS,
     cut=("y", "x", "groups"),
 )
 grad_kernel = KernelFunction(
@@ -45,6 +47,7 @@ grad_kernel = KernelFunction(
     ("log:int",),
     {"T": FLOATS},
     _FEATURES,
+    hints=_HINTS,
     cut=("dx", "dy", "y", "groups"),
 )
 

@@ -62,6 +62,7 @@ _FEATURES = {
     "dequantize": "weights in 4, 8 or 16 bits",
     "dequantize_transposed": "input gradients of layers with such weights",
 }
+_HINTS = frozenset({"pairs", "wide_images", "half_panels"})
 _SHARE_BYTES = PACKED_BYTES + 1024  # of packed blocks of a further thread
 
 conv_kernel = KernelFunction(
@@ -70,6 +71,7 @@ conv_kernel = KernelFunction(
     PARAMS,
     _TYPES,
     _FEATURES,
+    hints=_HINTS,
     share=lambda params, first: first if params[1] > 1 else 0,
     work=multiplications,
 )
@@ -79,6 +81,7 @@ packed_kernel = KernelFunction(
     conv_kernel.params,
     conv_kernel.types,
     conv_kernel.features,
+    hints=_HINTS,
     share=lambda params, first: _SHARE_BYTES + (MADE_ELEMENTS * 4 if params[0] == INPUT_GRADIENT else 0),
     work=multiplications,
 )
@@ -93,6 +96,7 @@ dequantizing_kernel = KernelFunction(
     (*conv_kernel.params, *FORMAT_PARAMS),
     _TYPES,
     {**_FEATURES, **FORMAT_FEATURES},
+    hints=_HINTS,
     share=conv_kernel.share,
     work=multiplications,
 )
@@ -102,6 +106,7 @@ dequantizing_packed_kernel = KernelFunction(
     dequantizing_kernel.params,
     _TYPES,
     dequantizing_kernel.features,
+    hints=_HINTS,
     share=packed_kernel.share,
     work=multiplications,
 )
@@ -121,7 +126,8 @@ def call_layer(
     """One run of the kernel; `names` are the tensor to compute, then the other two of (outputs, input, weights).
     `layer` is the convolution, `propagation` says which tensor to compute; `bias` is a name or "", `accumulate` the
     outputs that are added to, a bit each."""
-    if layer.depthwise and layer.may_pack and takes_depthwise(layer.axes, layer.groups):
+    own = layer.kernels.packs and layer.kernels.has(depthwise_kernel.function)
+    if layer.depthwise and own and takes_depthwise(layer.axes, layer.groups):
         return depthwise_kernel.call(
             *names,
             bias,

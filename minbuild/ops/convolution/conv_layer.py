@@ -10,6 +10,7 @@ import numpy as np
 
 from minbuild.ir import ElementType, Shape, TensorType
 from minbuild.ir.dims import Dim, dim_min, product
+from minbuild.ir.kernel_choice import KernelChoice
 from minbuild.ops.convolution.conv_params import INPUT_GRADIENT, OUTPUT, WEIGHT_GRADIENT, images_of_pass
 from minbuild.ops.convolution.sliding_window import Axis, axes, known
 from minbuild.ops.core.definition import OpContext, UnsupportedUse
@@ -49,8 +50,8 @@ class Layer:
     filters: int
     axes: tuple[Axis, ...]
     batch: Dim
-    may_pack: bool  # the plan may have kernels that pack
-    lean: bool  # no kernel that takes more scratch memory than another
+    kernels: KernelChoice
+    function: str = "conv"  # of the kernel that does not pack
 
     @classmethod
     def of(cls, ctx: OpContext, x: Shape, w: Shape) -> Layer:
@@ -69,8 +70,7 @@ class Layer:
             filters=known(w[0]) // groups,
             axes=window,
             batch=ctx.shape()[0],
-            may_pack=ctx.packs,
-            lean=ctx.kernels.lean,
+            kernels=ctx.kernels,
         )
 
     @property
@@ -101,20 +101,18 @@ class Layer:
 
     @property
     def packs(self) -> bool:
-        """True from the size on at which packing was measured to be faster."""
-        outputs = product([a.outputs for a in self.axes])
-        if (
-            not self.may_pack
-            or self.depthwise
-            or not isinstance(outputs, int)
-            or min(self.filters, self.channels * self.taps) < 16
-        ):
+        """True from the size on at which packing was measured to be faster, if the plan has both kernels."""
+        outputs, depth = product([a.outputs for a in self.axes]), self.channels * self.taps
+        if self.depthwise or not isinstance(outputs, int):
             return False
-        return self.channels * self.filters * self.taps * outputs >= _LARGE_WORK
+        pays = min(self.filters, depth) >= 16 and depth * self.filters * outputs >= _LARGE_WORK
+        return self.kernels.takes(f"{self.function}_packed", self.function, pays=pays)
 
     def exchanges(self, propagation: int) -> bool:
         """True of input gradients that are computed as outputs of another convolution, as packed_conv.h says."""
         if propagation != INPUT_GRADIENT or not self.packs or self.taps == 1:
+            return False
+        if not self.kernels.has("conv.exchanged"):
             return False
         image = product([a.size for a in self.axes])
         often = isinstance(image, int) and 2 * image * images_of_pass(image) >= self.filters
@@ -163,7 +161,7 @@ class Layer:
         image = product([a.outputs for a in self.axes])
         if propagation != OUTPUT or not self.packs or not isinstance(image, int) or len(self.axes) != 2:
             return False
-        if image > MOST_PADDED or self.taps > _MOST_TAPS:
+        if image > MOST_PADDED or self.taps > _MOST_TAPS or not self.kernels.has("conv.padded"):
             return False
         return any(
             a.before > 0 or (known(a.outputs) - 1) * a.stride + a.span >= known(a.size) + a.before
@@ -186,7 +184,9 @@ class Layer:
             return self.exchanged().packed_scratch(OUTPUT, quantized=quantized)
         image = product([a.outputs for a in self.axes])
         assert isinstance(image, int)
-        images = dim_min(self.batch, images_of_pass(image))
+        images: Dim = images_of_pass(image)
+        if isinstance(self.batch, int) or self.kernels.has("Min"):
+            images = dim_min(self.batch, images)
         in_place = self.pointwise and images == 1
         phases = int(np.prod([a.phases for a in self.axes]))
         planes = images * product([a.outputs + a.extra for a in self.axes]) * (self.channels * phases)

@@ -28,6 +28,7 @@ depthwise_kernel = KernelFunction(
     PARAMS,
     {"T": FLOATS},
     {"narrow": "windows of 3 x 3 over images of five to eight columns"},
+    hints=frozenset({"narrow"}),
     share=lambda params, first: first,
     work=multiplications,
 )

@@ -48,6 +48,9 @@ winograd_kernel = KernelFunction(
 def takes_winograd(layer: Layer, propagation: int) -> bool:
     """True of a layer that is faster by the kernel, at any batch if this is free, and that may have its scratch memory.
     `propagation` says which of the layer's tensors is computed."""
+    has, parts = layer.kernels.has, winograd_features(propagation, bias=False)
+    if not has(winograd_kernel.function) or not all(has(f"winograd_conv.{part}") for part in parts):
+        return False
     if not layer.packs or layer.groups > 1 or len(layer.axes) != 2 or layer.element != ElementType.FLOAT:
         return False
     if min(layer.filters, layer.channels) < _LEAST:
@@ -57,7 +60,7 @@ def takes_winograd(layer: Layer, propagation: int) -> bool:
     made = _made(layer, propagation)
     if not all(isinstance(a.outputs, int) for a in made.axes) or not _pays(made, propagation):
         return False
-    if not layer.lean:
+    if not layer.kernels.lean:
         return True
     packed, (needed, _) = layer.packed_scratch(propagation), winograd_scratch(layer, propagation)
     return never_negative(product(packed.shape or ()) - product(needed.shape or ()))

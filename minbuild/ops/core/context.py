@@ -38,11 +38,6 @@ class OpContext:
     op: str = ""
     kernels: KernelChoice = EVERY_KERNEL
 
-    @property
-    def packs(self) -> bool:
-        """True if large products may have kernels of their own."""
-        return self.kernels.packs
-
     def has(self, i: int) -> bool:
         """True if optional input `i` is given."""
         return i < len(self.inputs) and self.inputs[i] is not None

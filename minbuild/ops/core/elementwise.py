@@ -50,7 +50,10 @@ def kernel_of(
     for, `features` its parts that compile away: none, or LONG.
     """
     slots = (f"{output}:T=", *(f"{name}:T" for name in inputs or ("x",)))
-    return KernelFunction(function, slots, params=params, types={"T": types}, features=features, cut=ELEMENTS)
+    hints = frozenset(features.keys() & LONG.keys())
+    return KernelFunction(
+        function, slots, params=params, types={"T": types}, features=features, hints=hints, cut=ELEMENTS
+    )
 
 
 def gradient_kernel_of(

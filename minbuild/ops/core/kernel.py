@@ -47,7 +47,8 @@ class KernelFunction:
     variables in `types`, an element type (`int64`), `extent` or `scratch`; a trailing `=` marks what the kernel
     writes, a trailing `?` what may be absent. `params` declares the int32 words as `name:int` or `name:float`: a float
     travels as its bits. `features` are the parts that compile away (macro `MB_<STEM>_<FEATURE>`), with a line of
-    explanation each.
+    explanation each. `hints` are those without which the kernel computes the same in more time: a library that is there
+    may lack them.
 
     `cut` says how the runtime may give parts of a call to threads, if it may: ELEMENTS, BROADCAST, or the names of the
     arguments to cut into the rows that the first dimension of an extent among them counts. Parts are calls of the same
@@ -62,6 +63,7 @@ class KernelFunction:
     params: tuple[str, ...] = ()
     types: Mapping[str, tuple[ElementType, ...]] = field(default_factory=dict)
     features: Mapping[str, str] = field(default_factory=dict)
+    hints: frozenset[str] = frozenset()
     cut: str | tuple[str, ...] = ()
     share: Callable[[Sequence[int], Dim], Dim] | None = None
     work: Callable[[Sequence[int], Sequence[Shape]], Dim] | None = None

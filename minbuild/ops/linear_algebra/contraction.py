@@ -129,7 +129,7 @@ def call_product(ctx: OpContext, equation: Equation, alpha: float = 1.0, bias: s
     layout = layout_of(equation, ctx.shape(0), ctx.shape(1))
     names = (ctx.name(1), ctx.name(0)) if layout.exchanged else (ctx.name(0), ctx.name(1))
     element = ctx.element()
-    room = packing_scratch(ctx, element, *layout.outer[-2:], layout.inner[-1])
+    room = packing_scratch(ctx, contraction_kernel, *layout.outer[-2:], layout.inner[-1])
     return (packed_kernel if room else contraction_kernel).call(
         ctx.result(),
         *names,

@@ -78,7 +78,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     beta, element = float(ctx.attribute("beta", 1.0)), ctx.element()
     bias = ctx.has(2) and beta != 0
     (rows, columns), depth = ctx.result_shape(), ctx.shape(0)[0 if ctx.attribute("transA", 0) else 1]
-    room = packing_scratch(ctx, element, rows, columns, depth)
+    room = packing_scratch(ctx, gemm_kernel, rows, columns, depth)
     call = (packed_kernel if room else gemm_kernel).call(
         ctx.result(),
         ctx.name(0),

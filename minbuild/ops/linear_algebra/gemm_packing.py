@@ -41,11 +41,20 @@ def packed_kernel_of(kernel: KernelFunction) -> KernelFunction:
 
 
 def packing_scratch(
-    ctx: OpContext, element: ElementType, *sizes: Dim, column_bytes: int = _COLUMN_BYTES
+    ctx: OpContext,
+    kernel: KernelFunction,
+    *sizes: Dim,
+    packed: str = "",
+    column_bytes: int = _COLUMN_BYTES,
 ) -> tuple[TensorType, ...]:
-    """The scratch memory of a product of type `element` by its rows, columns and depth, or nothing where packing does
-    not pay or `ctx` is without it. Free sizes count as large; `column_bytes` are the most for columns."""
-    if not ctx.packs or element not in FLOATS or not _pays([d for d in sizes if isinstance(d, int)]):
+    """The scratch memory of a product of `sizes`, rows, columns and depth, in the type of the operator of `ctx`, or
+    nothing where `kernel` computes it as it is, as packing does not pay or `ctx` is without it. Free sizes count as
+    large; `packed` is the function, or the feature, that packs, by default the function of `packed_kernel_of`;
+    `column_bytes` are the most for columns."""
+    element, pays = ctx.element(), _pays([d for d in sizes if isinstance(d, int)])
+    if element not in FLOATS or not ctx.kernels.takes(
+        packed or f"{kernel.function}_packed", kernel.function, pays=pays
+    ):
         return ()
     return (TensorType(ElementType.UINT8, (packed_bytes(element, *sizes, column_bytes=column_bytes),)),)
 

@@ -39,6 +39,7 @@ _FEATURES = {
     "inner": "scores with dimensions after the classes",
     "many": "enough classes for vectors to pay",
 }
+_HINTS = frozenset({"many"})
 
 loss_kernel = KernelFunction(
     "softmax_cross_entropy",
@@ -46,6 +47,7 @@ loss_kernel = KernelFunction(
     params=PARAMS,
     types={"T": FLOATS, "I": INDICES},
     features=_FEATURES,
+    hints=_HINTS,
 )
 grad_kernel = KernelFunction(
     "softmax_cross_entropy_grad",
@@ -53,6 +55,7 @@ grad_kernel = KernelFunction(
     params=PARAMS,
     types={"T": FLOATS, "I": INDICES},
     features=_FEATURES,
+    hints=_HINTS,
 )
 
 

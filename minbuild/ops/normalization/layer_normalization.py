@@ -28,6 +28,7 @@ _FEATURES = {
     "runs": "instance and group normalization",
     "together": "several long rows at once",
 }
+_HINTS = frozenset({"together"})
 _LONG = 128  # elements of a row from which on that pays for its bytes
 norm_kernel = KernelFunction(
     "layer_norm",
@@ -35,6 +36,7 @@ norm_kernel = KernelFunction(
     params=("epsilon:float", "simple:int", "own_entries:int"),
     types={"T": FLOATS},
     features=_FEATURES,
+    hints=_HINTS,
 )
 norm_grad_kernel = KernelFunction(
     "layer_norm_grad",
@@ -42,6 +44,7 @@ norm_grad_kernel = KernelFunction(
     params=("own_entries:int",),
     types={"T": FLOATS},
     features=_FEATURES,
+    hints=_HINTS,
 )
 
 

@@ -41,6 +41,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     stored, propagation = _format(ctx.attributes), int(ctx.attributes["propagation"])
     weights = tuple(int(d) for d in ctx.attributes["weights"])
     layer = Layer.of(ctx, ctx.shape(0) if propagation == OUTPUT else ctx.result_shape(), weights)
+    layer = replace(layer, function=dequantizing_kernel.function)
     names, bias, element = operands(ctx, 1), ctx.name(5), ctx.element()
     # Of images of one element products are dot products, of whole rows of weights.
     row = layer.channels if propagation == OUTPUT else layer.filters

@@ -52,7 +52,9 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     along = TensorType(ElementType.UINT8, (rows * depth * element.size if trans_w else 0,))
     # Of columns that are dequantized from a whole row, one is in it at least.
     most = max(QUANTIZED_COLUMN_BYTES, trans_w * depth * element.size)
-    room = packing_scratch(ctx, element, size, columns, depth, column_bytes=most)
+    room = packing_scratch(
+        ctx, product_kernel, size, columns, depth, packed="dequantize.packed", column_bytes=most
+    )
     call = product_kernel.call(
         ctx.result(),
         ctx.name(0),

@@ -55,7 +55,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     sizes, element = rec.Sizes.of(ctx, 3), ctx.element()
     results = [ctx.result(i) for i in range(3)]
     needed = [s for s, name in zip((sizes.state, sizes.saved), results[1:], strict=True) if not name]
-    packing = packing_of(ctx, sizes, 2)
+    packing = packing_of(ctx, gru_kernel, sizes, 2)
     call = (packed_kernel if packing else gru_kernel).call(
         *results,
         *(ctx.name(i) for i in range(6)),
@@ -141,7 +141,7 @@ def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     sizes, element = rec.Sizes.of(ctx, 3), ctx.element()
     missing = () if ctx.result(4) else (sizes.state,)
     pieces = (*missing, sizes.all_gates, sizes.row, sizes.row)
-    packing = () if ctx.has(4) else packing_of(ctx, sizes, 2)  # else all steps at once
+    packing = () if ctx.has(4) else packing_of(ctx, gru_grad_kernel, sizes, 2)  # else all steps at once
     pieces = (*pieces, sizes.y) if packing else pieces
     call = (packed_grad_kernel if packing else gru_grad_kernel).call(
         *(ctx.result(i) for i in range(5)),

@@ -41,7 +41,9 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     results = [ctx.result(i) for i in range(7)]
     missing = [sizes.state for name in results[4:6] if not name]
     pieces = (*missing, sizes.all_gates, sizes.row, sizes.row)
-    packing = () if names[LENGTHS] else packing_of(ctx, sizes, R)  # else all steps at once
+    packing = (
+        () if names[LENGTHS] else packing_of(ctx, forward.lstm_grad_kernel, sizes, R)
+    )  # else all steps at once
     call = (forward.packed_grad_kernel if packing else forward.lstm_grad_kernel).call(
         *results,
         *(names[X], names[W], names[R], "", names[LENGTHS], names[H0]),

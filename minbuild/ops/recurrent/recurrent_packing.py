@@ -35,12 +35,12 @@ def packed_kernel_of(kernel: KernelFunction, passes: int) -> KernelFunction:
     )
 
 
-def packing_of(ctx: OpContext, sizes: rec.Sizes, r: int) -> tuple[Shape, ...]:
-    """Scratch memory for packed products where the recurrent weights, input `r`, are large enough, or nothing. `ctx`
-    is the operator's, `sizes` are its own."""
+def packing_of(ctx: OpContext, kernel: KernelFunction, sizes: rec.Sizes, r: int) -> tuple[Shape, ...]:
+    """Scratch memory for packed products where the recurrent weights, input `r`, are large enough, or nothing: then
+    `kernel` computes the layer. `ctx` is the operator's, `sizes` are its own."""
     element = ctx.element()
     forwards = ctx.attribute("direction", "forward") == "forward"
-    packs = forwards and packing_scratch(ctx, element, sizes.batch, *ctx.shape(r)[1:])
+    packs = forwards and packing_scratch(ctx, kernel, sizes.batch, *ctx.shape(r)[1:])
     return ((PACKED_BYTES // element.size,),) if packs else ()
 
 

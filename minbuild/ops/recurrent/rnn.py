@@ -46,7 +46,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     sizes, element = rec.Sizes.of(ctx, 1), ctx.element()
     results = [ctx.result(i) for i in range(2)]
     needed = [s for s, name in zip((sizes.y, sizes.state), results, strict=True) if not name]
-    packing = packing_of(ctx, sizes, 2)
+    packing = packing_of(ctx, rnn_kernel, sizes, 2)
     call = (packed_kernel if packing else rnn_kernel).call(
         *results,
         *(ctx.name(i) for i in range(6)),
@@ -115,7 +115,7 @@ def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
     sizes, element = rec.Sizes.of(ctx, 1), ctx.element()
     x, w, r, lengths, h0, y, dy, dh = (ctx.name(i) for i in range(8))
     missing = () if ctx.result(4) else (sizes.state,)
-    packing = () if ctx.has(3) else packing_of(ctx, sizes, 2)  # else all steps at once
+    packing = () if ctx.has(3) else packing_of(ctx, rnn_grad_kernel, sizes, 2)  # else all steps at once
     call = (packed_grad_kernel if packing else rnn_grad_kernel).call(
         *(ctx.result(i) for i in range(5)),
         *(x, w, r, "", lengths, h0, y, dy, dh),

@@ -79,7 +79,7 @@ def _select(
         _check_declared(kernel_call, op, registry)
         for equal in registry.lowered(kernel_call, lambda name: procedure.values[name].type.shape or ()):
             _check_data(equal, known)
-            yield _selection(call, equal, registry)
+            yield _selection(call, equal, registry, choice)
 
 
 def _check_declared(kernel_call: KernelCall, op: Op, registry: Registry) -> None:
@@ -126,7 +126,7 @@ def _check_data(kernel_call: KernelCall, known: Mapping[str, np.ndarray]) -> Non
             )
 
 
-def _selection(call: Call, kernel_call: KernelCall, registry: Registry) -> Selection:
+def _selection(call: Call, kernel_call: KernelCall, registry: Registry, choice: KernelChoice) -> Selection:
     function = kernel_call.kernel
     for variable, element, offered in zip(
         function.types, kernel_call.types, function.types.values(), strict=True
@@ -138,7 +138,8 @@ def _selection(call: Call, kernel_call: KernelCall, registry: Registry) -> Selec
                 f"Convert the model, or add {element.label} to ops/{registry.stems[function.function]}.py"
             )
     stem = registry.stems[function.function]
-    features = frozenset(f"{stem}.{name}" for name in kernel_call.features)
+    asked = {f"{stem}.{name}": name in function.hints for name in kernel_call.features}
+    features = frozenset(name for name, hint in asked.items() if not hint or choice.has(name))
     kernel = registry.kernel(function, kernel_call.types)
     return Selection(
         call,
