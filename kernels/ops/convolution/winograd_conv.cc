@@ -23,7 +23,7 @@ struct WinogradConv {
   TileBlock block;
   intptr_t of_windows, of_seen, of_made;  // elements of a matrix
   T *windows, *seen, *made, *scratch;     // matrices of windows, of inputs, of outputs; of a packed product
-  intptr_t share;  // elements of a thread: of `scratch`, and of `seen` and `made` too where outputs are computed
+  intptr_t share;                         // elements that each thread has of `seen`, `made` and `scratch`
 #if MB_THREADS > 1
   Team* team;
   int32_t members = 1;
@@ -71,19 +71,20 @@ struct WinogradConv {
     if (elements > kMost / 16 || lines_of_all > kMost / 16 / (kColumns + kApart)) return false;
     block.line = 0, block.lines = elements <= kWholeWindows ? kTileLines : 1;
     const intptr_t each = kTileLines * block.lines, whole = (tiles + kColumns - 1) & -kColumns;
-    most = kBlockElements / (each * intptr_t(lines_of_all)) & -kColumns;
+    const intptr_t of_block = weighs() ? kTileLines : each;
+    most = kBlockElements / (of_block * intptr_t(lines_of_all)) & -kColumns;
     if (most < kColumns) most = kColumns;
     if (most > whole) most = whole;
     block.pitch = most + kApart;
     const Gemm<T> g = product(w.rows, most);
     of_windows = apart(elements), of_seen = apart(w.columns * block.pitch), of_made = apart(w.rows * block.pitch);
-    const intptr_t of_tiles = each * (of_seen + of_made), packed = Blocks<T>(g, widest_bytes()).elements(g) + kBeyond;
-    const intptr_t before = each * of_windows + (weighs() ? of_tiles : 0), own = packed + (weighs() ? 0 : of_tiles);
-    const int64_t room = bytes.count / int64_t(sizeof(T)) - kLine - before;
-    if (share < own || share > kMost || room < share) return false;
+    const intptr_t of_tiles = of_block * (of_seen + of_made);
+    const int64_t room = bytes.count / int64_t(sizeof(T)) - kLine - each * of_windows;
+    if (share < of_tiles + Blocks<T>(g, widest_bytes()).elements(g) + kBeyond || share > kMost || room < share)
+      return false;
     windows = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(bytes.scratch<T>()) + 63) & -64);
     seen = windows + each * of_windows;
-    made = seen + each * of_seen;
+    made = seen + of_block * of_seen;
     scratch = seen + of_tiles;
 #if MB_THREADS > 1
     share &= -kLine;
@@ -125,70 +126,99 @@ struct WinogradConv {
       make(first, count < most ? count : most, filter, filters, bias, own);
   }
 
-  void make_all(const T* bias) const {
-    in_ranges(w.rows, kTileLines * block.lines * of_windows, [&](intptr_t first, intptr_t count) {
-      run_at<TransformWindows<T>>(vector_bytes(), &w, &block, int(first), int(count), windows, of_windows);
-    });
+  // Windows of some filters, and outputs of these.
+  void transform_windows(intptr_t filter, intptr_t filters) const {
+    run_at<TransformWindows<T>>(vector_bytes(), &w, &block, int(filter), int(filters), windows, of_windows);
+  }
+
+  void make_all(const T* bias) {
 #if MB_THREADS > 1
     if (members > 1) return make_in_parts(bias);
 #endif
-    make_blocks(0, tiles, 0, w.rows, bias, 0);
+    for (; block.line < kTileLines; block.line += block.lines) {
+      transform_windows(0, w.rows);
+      make_blocks(0, tiles, 0, w.rows, bias, 0);
+    }
   }
 
 #if MB_THREADS > 1
-  // Some filters at some tiles each, which every part transforms by itself.
-  void make_in_parts(const T* bias) const {
+  // Blocks of tiles for all members in turns, then some filters at some tiles of the rest, which every part transforms by
+  // itself. Where no part shares its windows with others, these too.
+  void make_in_parts(const T* bias) {
     constexpr int32_t kTransforming = 8;  // multiplications that take as long as transforming an element of a tile
-    Gemm<T> g = product(w.rows, tiles);
+    const int32_t blocks = int32_t(tiles / (most * members)) * members;
+    const intptr_t rest = tiles - blocks * most;
+    Gemm<T> g = product(w.rows, rest);
     g.members = members;
     const Partition parts = partition_of(g, widest_bytes(), 1, 0, kTransforming);
-    for_parts(team, members, parts.count(), [&](int32_t part, int32_t member) {
-      const int32_t down = part % parts.rows.count, across = part / parts.rows.count;
-      make_blocks(parts.columns.at(across), parts.columns.length(across), parts.rows.at(down), parts.rows.length(down),
-                  bias, member * share);
-    });
+    const bool own_windows = blocks == 0 && parts.columns.count == 1;
+    for (; block.line < kTileLines; block.line += own_windows ? kTileLines : block.lines) {
+      if (!own_windows)
+        in_ranges(w.rows, kTileLines * block.lines * of_windows,
+                  [&](intptr_t first, intptr_t count) { transform_windows(first, count); });
+      for_parts(team, members, blocks + (rest > 0 ? parts.count() : 0), [&](int32_t part, int32_t member) {
+        const intptr_t own = member * share;
+        if (part < blocks) return make(part * most, most, 0, w.rows, bias, own);
+        const int32_t down = (part - blocks) % parts.rows.count, across = (part - blocks) / parts.rows.count,
+                      filter = parts.rows.at(down), filters = parts.rows.length(down);
+        WinogradConv some = *this;
+        do {
+          if (own_windows) some.transform_windows(filter, filters);
+          some.make_blocks(blocks * most + parts.columns.at(across), parts.columns.length(across), filter, filters,
+                           bias, own);
+        } while (own_windows && (some.block.line += some.block.lines) < kTileLines);
+      });
+    }
   }
 #endif
 
-  // Gradients of weights: all products have a matrix of their own, to which block after block is added.
-  void weigh(T* weights) {
+  // Adds to the products that a line of tiles has, which gradients of weights are made of, for some filters and channels.
+  void weigh_line(int line, intptr_t filter, intptr_t filters, intptr_t channel, intptr_t channels,
+                  intptr_t own) const {
     const int bytes = vector_bytes();
-    for (block.first = 0; block.first < tiles; block.first += most) {
-      block.count = tiles - block.first < most ? tiles - block.first : most;
-      const int64_t elements = kTileLines * block.lines * block.count;
-      in_ranges(w.columns, w.columns * elements, [&](intptr_t first, intptr_t count) {
-        run_at<TransformImages<T, false>>(bytes, &x, &block, int(first), int(count), seen + first * block.pitch,
-                                          of_seen);
-      });
-      in_ranges(w.rows, w.rows * elements, [&](intptr_t first, intptr_t count) {
-        run_at<TransformImages<T, true>>(bytes, &y, &block, int(first), int(count), made + first * block.pitch,
-                                         of_made);
-      });
-      const int32_t products = kTileLines * block.lines;
-      const auto multiply_rows = [&](intptr_t i, intptr_t filter, intptr_t rows, T* own) {
-        Gemm<T> g = product(rows, block.count);
-        g.accumulate = block.first > 0;
-        multiply(g, made + i * of_made + filter * block.pitch, seen + i * of_seen,
-                 windows + i * of_windows + filter * w.columns, own);
-      };
-#if MB_THREADS > 1
-      if (members > 1) {
-        Gemm<T> g = product(w.rows, block.count);
-        g.members = members;
-        const Cuts rows = partition_of(g, widest_bytes(), products, kPackingWork, kPackingWork).rows;
-        for_parts(team, members, products * rows.count, [&](int32_t part, int32_t member) {
-          const int32_t i = part / rows.count, down = part % rows.count;
-          multiply_rows(i, rows.at(down), rows.length(down), scratch + member * share);
-        });
-        continue;
-      }
-#endif
-      for (int32_t i = 0; i < products; ++i) multiply_rows(i, 0, w.rows, scratch);
+    TileBlock some = block;
+    some.line = line, some.lines = 1;
+    T *const from = seen + own, *const to = made + own,
+             *const sums = windows + (line - block.line) * kTileLines * of_windows + filter * w.columns + channel;
+    for (some.first = 0; some.first < tiles; some.first += most) {
+      some.count = tiles - some.first < most ? tiles - some.first : most;
+      run_at<TransformImages<T, false>>(bytes, &x, &some, int(channel), int(channels), from, of_seen);
+      run_at<TransformImages<T, true>>(bytes, &y, &some, int(filter), int(filters), to, of_made);
+      Gemm<T> g = product(filters, some.count);
+      g.n = channels, g.accumulate = some.first > 0;
+      for (int i = 0; i < kTileLines; ++i)
+        multiply(g, to + i * of_made, from + i * of_seen, sums + i * of_windows, scratch + own);
     }
-    in_ranges(w.rows, kTileLines * block.lines * of_windows, [&](intptr_t first, intptr_t count) {
-      run_at<FinishWeights<T>>(bytes, &block, w.columns, int(count), static_cast<const T*>(windows + first * w.columns),
-                               of_windows, weights + first * w.columns * kWindow * kWindow);
-    });
+  }
+
+  // Gradients of weights. All products have a matrix of their own.
+  void weigh(T* weights) {
+    for (; block.line < kTileLines; block.line += block.lines) {
+      weigh_lines();
+      in_ranges(w.rows, kTileLines * block.lines * of_windows, [&](intptr_t first, intptr_t count) {
+        run_at<FinishWeights<T>>(vector_bytes(), &block, w.columns, int(count),
+                                 static_cast<const T*>(windows + first * w.columns), of_windows,
+                                 weights + first * w.columns * kWindow * kWindow);
+      });
+    }
+  }
+
+  void weigh_lines() const {
+#if MB_THREADS > 1
+    if (members > 1) {
+      constexpr int32_t kTransforming = 16;  // as above, and packing it
+      Gemm<T> g = product(w.rows, tiles);
+      g.members = members;
+      const Partition parts = partition_of(g, widest_bytes(), block.lines, kTransforming, kTransforming);
+      return for_parts(team, members, block.lines * parts.count(), [&](int32_t part, int32_t member) {
+        const int32_t of_line = part / block.lines, down = of_line % parts.rows.count,
+                      across = of_line / parts.rows.count;
+        weigh_line(block.line + part % block.lines, parts.rows.at(down), parts.rows.length(down),
+                   parts.columns.at(across), parts.columns.length(across), member * share);
+      });
+    }
+#endif
+    for (int line = block.line; line < block.line + block.lines; ++line) weigh_line(line, 0, w.rows, 0, w.columns, 0);
   }
 };
 
@@ -212,10 +242,8 @@ Status winograd_conv_packed(const Call& call) {
   if (c.weighs() && !call.adds(0)) clear_bytes(result.data, result.count * sizeof(T));
   if (c.tiles == 0) return Status::kOk;
   if (!c.lay_out(call[4])) return Status::kTooLarge;
-  for (; c.block.line < kTileLines; c.block.line += c.block.lines) {
-    if (c.weighs()) c.weigh(result.as<T>());
-    else c.make_all(MB_WINOGRAD_CONV_BIAS ? bias.as<T>() : nullptr);
-  }
+  if (c.weighs()) c.weigh(result.as<T>());
+  else c.make_all(MB_WINOGRAD_CONV_BIAS ? bias.as<T>() : nullptr);
   return Status::kOk;
 }
 

@@ -105,15 +105,15 @@ def winograd_scratch(layer: Layer, propagation: int) -> tuple[TensorType, int]:
     made, weighs = _made(layer, propagation), propagation == WEIGHT_GRADIENT
     filters, channels = made.filters, made.channels
     lines = _LINES * (_LINES if filters * channels <= _WHOLE_WINDOWS else 1)
-    most = max(_BLOCK_ELEMENTS // (lines * (filters + channels)) // _COLUMNS * _COLUMNS, _COLUMNS)
+    of_block = _LINES if weighs else lines
+    most = max(_BLOCK_ELEMENTS // (of_block * (filters + channels)) // _COLUMNS * _COLUMNS, _COLUMNS)
     if isinstance(layer.batch, int):
         most = min(most, -(-_tiles(made) * layer.batch // _COLUMNS) * _COLUMNS)
     sizes = (filters, channels, most) if weighs else (filters, most, channels)
     packed, pitch = packed_bytes(ElementType.FLOAT, *sizes), most + _APART
-    windows = lines * _apart(filters * channels)
-    tiles = lines * (_apart(channels * pitch) + _apart(filters * pitch))
-    share = packed // ElementType.FLOAT.size + _BEYOND + (0 if weighs else tiles)
-    elements = windows + (tiles if weighs else 0) + share + 2 * _LINE
+    tiles = of_block * (_apart(channels * pitch) + _apart(filters * pitch))
+    share = packed // ElementType.FLOAT.size + _BEYOND + tiles
+    elements = lines * _apart(filters * channels) + share + 2 * _LINE
     return TensorType(ElementType.UINT8, (elements * ElementType.FLOAT.size,)), share
 
 
