@@ -18,19 +18,24 @@ SIZES = ((1, 960, 7, 7), (3, 1200, 8, 5), (2, 1100, 5, 8), (2, 2500, 3, 6), (1, 
 ATTRIBUTES = {"kernel_shape": (3, 3), "strides": (1, 1), "pads": (1,) * 4, "dilations": (1, 1)}
 
 
-def _conv(size: tuple[int, ...], extremes: bool) -> TestCase:
+def _conv(size: tuple[int, ...], extremes: bool, gradient: bool) -> TestCase:
+    """Outputs, or the gradient of the input: both read an image and give one."""
     random = np.random.default_rng(size[1])
     x, w, bias = (random.standard_normal(s) for s in (size, (size[1], 1, 3, 3), size[1:2]))
     if extremes:
         x[0, 1, 0, 0], x[-1, 2, -1, -1], x[0, 0, 0, -1], x[-1, -1, -1, 0] = np.nan, np.inf, -np.inf, np.nan
         w[3, 0, 0, 0], w[4, 0, 2, 1], w[5], bias[6] = np.inf, np.nan, 0, np.inf
-    return TestCase("y", (x, w, bias), ATTRIBUTES | {"group": size[1]})
+    given = ATTRIBUTES | {"group": size[1]}
+    if gradient:
+        return TestCase("dx", (x, np.zeros_like(x), w), given, outputs=3, absent=frozenset({1, 2}))
+    return TestCase("y", (x, w, bias), given)
 
 
+@pytest.mark.parametrize("operator", [":Conv", "com.microsoft:ConvGrad"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_outputs_have_the_bits_of_other_images(size, tmp_path):
-    cases = [_conv(size, extremes) for extremes in (False, True)]
-    ones = [trainers.one_node(KNOWN.ops[":Conv"], case) for case in cases]
+def test_outputs_have_the_bits_of_other_images(size, operator, tmp_path):
+    cases = [_conv(size, extremes, gradient=operator != ":Conv") for extremes in (False, True)]
+    ones = [trainers.one_node(KNOWN.ops[operator], case) for case in cases]
     plans = [trainers.plan_of(one.artifacts, KNOWN) for one in ones]
     contents = trainers.contents_of(plans)
     assert NARROW in contents.features

@@ -31,10 +31,10 @@ struct Depthwise {
   intptr_t places[kMostTaps];      // where each tap begins
   int order[kMostTaps], first[5];  // of taps by the parity of rows and columns that they meet (InputsBody)
   T *planes, *grid;
-  intptr_t share;             // elements of both, for each thread
-  const T *x_first, *x_last;  // images of the first and the last channel of all
+  intptr_t share;                     // elements of both, for each thread
+  const T *first_image, *last_image;  // of all that are read
 
-  // True of images that lib/nn/narrow_images.h takes.
+  // True of images that lib/nn/narrow_images.h takes, where outputs have the size of inputs.
   bool is_narrow() const {
     return MB_DEPTHWISE_CONV_NARROW && window[0] == kSide && window[1] == kSide && stride == 1 && pad[0] == 1 &&
            pad[1] == 1 && out[0] == in[0] && out[1] == in[1] && in[1] <= kNarrow && in[1] > kNarrow / 2;
@@ -85,8 +85,7 @@ struct Depthwise {
     }
     for (int tap = 0; tap < taps; ++tap) {
       const int row = tap / window[1], column = tap % window[1];
-      if (propagation == kInputGradient) places[taps - 1 - tap] = row * pitch + column;
-      else places[tap] = (row % step * step + column % step) * plane + row / step * pitch + column / step;
+      places[tap] = (row % step * step + column % step) * plane + row / step * pitch + column / step;
     }
     return true;
   }

@@ -32,16 +32,16 @@ struct NarrowRows {
   }
 };
 
-// y[height,width] of x and w[3,3]; every sum starts with `first` and has the order of the taps. Up to three elements
-// behind y are written to.
+// y[height,width] of x and w[3,3], whose taps are `step` apart; every sum starts with `first` and has the order of the
+// taps. Up to three elements behind y are written to.
 template <class T>
-MB_INLINE void narrow_outputs(const NarrowRows<T>& rows, int height, const T* x, T* y, const T* w,
+MB_INLINE void narrow_outputs(const NarrowRows<T>& rows, int height, const T* x, T* y, const T* w, intptr_t step,
                               Vec<T, kNarrow> first) {
   using V = Vec<T, kNarrow>;
   const V zero = T(0);
   V above = first, here = first;  // sums of the rows that end with this one and with the next
   V factors[kTaps];
-  unroll<kTaps>([&](auto i) MB_LAMBDA { factors[i] = w[i]; });
+  unroll<kTaps>([&](auto i) MB_LAMBDA { factors[i] = w[i * step]; });
   auto add = [&](V sums, const V* row, int tap) MB_LAMBDA {
     unroll<kSide>([&](auto side) MB_LAMBDA { sums = muladd(factors[tap + side], row[side], sums); });
     return sums;

@@ -17,13 +17,15 @@ struct OutputsBody {
     const Depthwise<T>& c = *of;
     const bool forward = c.propagation == kOutput;
     const intptr_t height = forward ? c.out[0] : c.in[0], width = forward ? c.out[1] : c.in[1], pitch = c.pitch;
+    const intptr_t next = forward ? 1 : -1;  // gradients of the input meet the taps in reverse
     [[maybe_unused]] const NarrowRows<T> rows(c.in[1]);
-    [[maybe_unused]] const bool narrow = V::size == kNarrow && forward && c.is_narrow();
+    [[maybe_unused]] const bool narrow = V::size == kNarrow && c.is_narrow();
     for (; channels > 0; --channels, x += intptr_t(c.read[0]) * c.read[1], w += c.taps) {
       const V first = bias ? *bias++ : T(0);
+      const T* const factors = forward ? w : w + c.taps - 1;
       if constexpr (V::size == kNarrow) {
-        if (narrow && channels > 1 && x != c.x_first) {  // the last of them may not write behind itself
-          narrow_outputs<T>(rows, c.in[0], x, y, w, first);
+        if (narrow && channels > 1 && x != c.first_image) {  // the last of them may not write behind itself
+          narrow_outputs<T>(rows, c.in[0], x, y, factors, next, first);
           y += height * width;
           continue;
         }
@@ -37,7 +39,7 @@ struct OutputsBody {
           V sums[kRows];
           unroll<kRows>([&](auto i) MB_LAMBDA { sums[i] = first; });
           for (int tap = 0; tap < c.taps; ++tap) {
-            const V factor = w[tap];
+            const V factor = factors[tap * next];
             const intptr_t place = c.places[tap];
             unroll<kRows>([&](auto i) MB_LAMBDA { sums[i] = muladd(factor, V::load(from[i] + place), sums[i]); });
           }
@@ -64,33 +66,57 @@ struct InputsBody {
   static MB_INLINE void run(const Depthwise<T>* of, const T* dy, T* dx, const T* w, int channels) {
     using V = typename W::template of<T>;
     const Depthwise<T>& c = *of;
-    constexpr int kBlocks = 2;
     const int width = c.in[1];
     for (; channels > 0; --channels, dy += c.y_image, w += c.taps) {
       c.template fill_planes<V>(dy);
       const T* const end = dx + c.x_image;
       for (int r = 0; r < c.in[0]; ++r, dx += width) {
         const int q = r + c.pad[0];
-        const int* const first = c.first + q % 2 * 2;
-        const T* from = c.planes + q / 2 * c.pitch;
-        for (int column = 0; column < width; column += 2 * kBlocks * V::size, from += kBlocks * V::size) {
-          V sums[2][kBlocks];
-          unroll<2>([&](auto i) MB_LAMBDA {
-            unroll<kBlocks>([&](auto b) MB_LAMBDA { sums[i][b] = T(0); });
-            for (int k = first[i]; k < first[i + 1]; ++k) {
-              const V factor = w[c.order[k]];
-              const T* x = from + c.places[k];
-              unroll<kBlocks>([&](auto b)
-                                  MB_LAMBDA { sums[i][b] = muladd(factor, V::load(x + b * V::size), sums[i][b]); });
-            }
-          });
-          unroll<kBlocks>([&](auto b) MB_LAMBDA {
-            const int at = column + 2 * b * V::size;
-            if (at < width) write(sums[0][b], sums[1][b], dx + at, int(end - dx) - at);
-          });
-        }
+        const int *const first = c.first + q % 2 * 2, evens = first[1] - first[0], odds = first[2] - first[1];
+        const T* const from = c.planes + q / 2 * c.pitch;
+        // Rows of a window of 3 x 3.
+        if (evens + odds == 3) add_row<V, 2, 1>(c, evens == 1, first, w, from, dx, end);
+        else if (evens * odds == 8) add_row<V, 4, 2>(c, evens == 2, first, w, from, dx, end);
+        else add_row<V, 0, 0>(c, false, first, w, from, dx, end);
       }
     }
+  }
+  // A row, of even and odd columns that meet `kMore` and `kFewer` taps each, odd ones the more if `odd`. With zeros,
+  // any number.
+  template <class V, int kMore, int kFewer>
+  static MB_INLINE void add_row(const Depthwise<T>& c, bool odd, const int* first, const T* w, const T* from, T* dx,
+                                const T* end) {
+    constexpr int kCounts[] = {kMore, kFewer};
+    const int width = c.in[1], starts[] = {first[odd], first[!odd]};
+    [[maybe_unused]] V factors[2][kMore + 1];
+    [[maybe_unused]] const T* seen[2][kMore + 1];
+    unroll<2>([&](auto i) MB_LAMBDA {
+      unroll<kCounts[i]>([&](auto k) MB_LAMBDA {
+        factors[i][k] = w[c.order[starts[i] + k]];
+        seen[i][k] = from + c.places[starts[i] + k];
+      });
+    });
+    const auto add = [&](auto blocks, intptr_t at, int left) MB_LAMBDA {
+      V sums[2][blocks];
+      unroll<2>([&](auto i) MB_LAMBDA {
+        unroll<blocks>([&](auto b) MB_LAMBDA { sums[i][b] = T(0); });
+        const auto add_tap = [&](V factor, const T* x) MB_LAMBDA {
+          unroll<blocks>([&](auto b)
+                             MB_LAMBDA { sums[i][b] = muladd(factor, V::load(x + at + b * V::size), sums[i][b]); });
+        };
+        unroll<kCounts[i]>([&](auto k) MB_LAMBDA { add_tap(factors[i][k], seen[i][k]); });
+        if constexpr (kMore == 0)
+          for (int k = first[i]; k < first[i + 1]; ++k) add_tap(w[c.order[k]], from + c.places[k]);
+      });
+      unroll<blocks>([&](auto b) MB_LAMBDA {
+        const int done = 2 * b * V::size;
+        if (odd) write(sums[1][b], sums[0][b], dx + 2 * at + done, left - done);
+        else write(sums[0][b], sums[1][b], dx + 2 * at + done, left - done);
+      });
+    };
+    intptr_t at = 0;
+    for (; 2 * (at + 2 * V::size) <= width; at += 2 * V::size) add(Constant<2>{}, at, 4 * V::size);
+    for (; 2 * at < width; at += V::size) add(Constant<1>{}, at, int(end - dx - 2 * at));
   }
   // The elements of both by turns, `left` at most.
   template <class V>
@@ -138,7 +164,7 @@ struct WeightsBody {
       if constexpr (V::size == kNarrow) {
         if (narrow) {
           const T *image = x, *flow = dy;
-          if (x == c.x_first || x == c.x_last) {  // what is read beyond them is memory of their copies
+          if (x == c.first_image || x == c.last_image) {  // what is read beyond them is memory of their copies
             copy_bytes(c.planes + kNarrow, x, size_t(c.x_image) * sizeof(T));
             copy_bytes(c.grid, dy, size_t(c.y_image) * sizeof(T));
             image = c.planes + kNarrow, flow = c.grid;
@@ -186,7 +212,9 @@ Status depthwise_conv(const Call& call) {
   if (bias && (c.propagation != kOutput || bias.count != c.channels)) return Status::kBadPlan;
   if (c.propagation == kWeightGradient && !call.adds(0)) clear_bytes(result.data, result.count * sizeof(T));
   clear_bytes(c.planes, size_t(c.share) * sizeof(T));
-  c.x_first = x->as<T>(), c.x_last = c.x_first + (intptr_t(c.batch) * c.channels - 1) * c.x_image;
+  const Tensor* const read = c.propagation == kInputGradient ? y : x;
+  c.first_image = read->as<T>();
+  c.last_image = c.first_image + (intptr_t(c.batch) * c.channels - 1) * c.read[0] * c.read[1];
 #if MB_THREADS > 1
   const int64_t room = bytes.count / (c.share * int64_t(sizeof(T))), work = int64_t(x->count) * c.taps;
   const int members = members_of(call.team) < room ? members_of(call.team) : int(room);

@@ -134,7 +134,7 @@ def call_layer(
             depthwise_scratch(layer.axes, layer.element, propagation),
             types=(layer.element,),
             params=(propagation, *layer.params()),
-            features=("narrow",) * is_narrow(layer.axes, propagation),
+            features=("narrow",) * is_narrow(layer.axes),
             accumulate=accumulate,
         )
     if takes_winograd(layer, propagation):

@@ -46,10 +46,10 @@ def takes_depthwise(axes: Sequence[Axis], channels: int) -> bool:
     return taps <= _MOST_TAPS and channels * taps * prod(known(a.outputs) for a in axes) >= _LEAST_WORK
 
 
-def is_narrow(axes: Sequence[Axis], propagation: int) -> bool:
+def is_narrow(axes: Sequence[Axis]) -> bool:
     """True where the kernel reads images as they are: a window of 3 x 3 that keeps their size, rows of one vector."""
     kept = all((a.taps, a.stride, a.before, a.size) == (3, 1, 1, a.outputs) for a in axes)
-    return kept and propagation != INPUT_GRADIENT and _NARROW < 2 * known(axes[1].size) <= 2 * _NARROW
+    return kept and _NARROW < 2 * known(axes[1].size) <= 2 * _NARROW
 
 
 def depthwise_scratch(axes: Sequence[Axis], element: ElementType, propagation: int) -> TensorType:
