@@ -35,6 +35,8 @@ EXPORT int wide() { return vector_bytes() >= 32; }
 BUILDS = (
     (),
     ("-DMINBUILD_AVX512=1",),
+    ("-DMB_GEMM_OUTER=1",),
+    ("-DMINBUILD_AVX512=1", "-DMB_GEMM_OUTER=1"),
     # Vectors of 64 bytes by what instructions there are: the same sums, on any processor.
     ("-DMINBUILD_AVX512=1", "-DMINBUILD_DISPATCH=0", "-D__AVX512F__=1", "-mavx2", "-mfma"),
 )
@@ -58,7 +60,15 @@ def test_the_width_of_vectors_changes_no_bit(
     libraries: list[ctypes.CDLL], rows: int, transposed: bool, along: bool
 ) -> None:
     random = np.random.default_rng(rows)
-    for n, k, beyond in ((32, 64, 0), (31, 33, 0), (77, 300, 5), (130, 97, 3), (1, 40, 1), (100, 1, 0)):
+    for n, k, beyond in (
+        (32, 64, 0),
+        (31, 33, 0),
+        (77, 300, 5),
+        (130, 97, 3),
+        (1, 40, 1),
+        (100, 1, 0),
+        (215, 1, 0),
+    ):
         a = random.standard_normal((rows, k), np.float32)
         stored = np.asfortranarray(a) if transposed else a
         lines, length = (n, k) if along else (k, n)

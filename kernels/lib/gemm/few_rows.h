@@ -171,6 +171,59 @@ struct WideRowsBody {
 };
 #endif
 
+// Outer products of real size: C is written once. Processors write pieces of a few rows in turns faster than whole rows,
+// and than pieces of more rows. Stores past the caches take twice as long as these where caches keep C.
+#if defined(MB_GEMM_OUTER)
+#define MB_LARGE_OUTER (MB_GEMM_OUTER && MB_DISPATCHES)
+#else
+#define MB_LARGE_OUTER 0
+#endif
+#if MB_LARGE_OUTER
+constexpr int kOuterRows = 6, kOuterVectors = 4;
+
+template <class T>
+struct OuterBody {
+  // Pieces of `Vectors` vectors of some rows, as far as whole ones go.
+  template <class V, int Vectors, int Rows>
+  static MB_INLINE intptr_t write(const T (&factors)[Rows], const T* b, T* const (&to)[Rows], intptr_t j, intptr_t n) {
+    for (; j <= n - Vectors * V::size; j += Vectors * V::size) {
+      V row[Vectors];
+      unroll<Vectors>([&](auto v) MB_LAMBDA { row[v] = V::load(b + j + v * V::size); });
+      unroll<Rows>([&](auto r) MB_LAMBDA {
+        const V factor = factors[r];
+        unroll<Vectors>([&](auto v) MB_LAMBDA { muladd(factor, row[v], V(T(0))).store(to[r] + j + v * V::size); });
+      });
+    }
+    return j;
+  }
+
+  template <class V, int Rows>
+  static MB_INLINE void write_rows(const Gemm<T>& g, const T* a, T* c) {
+    T factors[Rows], *to[Rows];
+    unroll<Rows>([&](auto r) MB_LAMBDA { factors[r] = g.alpha * a[r * g.a_row], to[r] = c + r * g.c_row; });
+    intptr_t j = write<V, kOuterVectors>(factors, g.b, to, 0, g.n);
+    j = write<V, 1>(factors, g.b, to, j, g.n);
+    for (; j < g.n; ++j)
+      for (int r = 0; r < Rows; ++r) {
+        T x = 0;
+        x += factors[r] * g.b[j];
+        to[r][j] = x;
+      }
+  }
+
+  template <class W>
+  static MB_INLINE void run(const Gemm<T>* g) {
+    using V = typename W::template of<T>;
+    const T* a = g->a;
+    T* c = g->c;
+    intptr_t left = g->m;
+    for (; left >= kOuterRows; left -= kOuterRows, a += kOuterRows * g->a_row, c += kOuterRows * g->c_row)
+      write_rows<V, kOuterRows>(*g, a, c);
+    for (; left > 0; --left, a += g->a_row, c += g->c_row) write_rows<V, 1>(*g, a, c);
+  }
+};
+#endif
+
 // Not in the fallback for processors without wide vectors, which tiles do for.
 template <class T>
 MB_INLINE bool takes_rows(const Gemm<T>& g) {
@@ -180,6 +233,9 @@ MB_INLINE bool takes_rows(const Gemm<T>& g) {
 template <class T>
 MB_NOINLINE void add_rows(Gemm<T> g) {
   const Gemm<T>* part = &g;
+#if MB_LARGE_OUTER
+  if (g.k == 1 && !g.accumulate) return run_wider<OuterBody<T>>(widest_bytes(), part);
+#endif
 #if MINBUILD_AVX512
   const intptr_t step = kWideColumns * 64 / sizeof(T), columns = g.n / step * step;
   if (g.m > kWideSums / 2 && widest_bytes() == 64 && columns > 0) {

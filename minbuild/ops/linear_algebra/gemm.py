@@ -24,7 +24,7 @@ from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.linear_algebra.contraction import WORDS
 from minbuild.ops.linear_algebra.einsum_equation import Equation
-from minbuild.ops.linear_algebra.gemm_packing import packed_kernel_of, packing_scratch
+from minbuild.ops.linear_algebra.gemm_packing import is_large_outer, packed_kernel_of, packing_scratch
 from minbuild.ops.linear_algebra.matmul_rewrites import ProductOp
 
 
@@ -38,7 +38,12 @@ gemm_kernel = KernelFunction(
     ("y:T=", "a:T", "b:T", "c:T?"),
     params=("trans_a:int", "trans_b:int", "alpha:float", "beta:float"),
     types={"T": (*FLOATS, *WORDS)},
-    features={"bias": "adds a third operand", "bias_any": "which is not just a row"},
+    features={
+        "bias": "adds a third operand",
+        "bias_any": "which is not just a row",
+        "outer": "outer products of real size",
+    },
+    hints=frozenset({"outer"}),
     work=_multiplications,
 )
 packed_kernel = packed_kernel_of(gemm_kernel)
@@ -79,6 +84,8 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     bias = ctx.has(2) and beta != 0
     (rows, columns), depth = ctx.result_shape(), ctx.shape(0)[0 if ctx.attribute("transA", 0) else 1]
     room = packing_scratch(ctx, gemm_kernel, rows, columns, depth)
+    third = () if not bias else ("bias",) if _is_row(ctx) and beta == 1 else ("bias", "bias_any")
+    outer = ("outer",) if room and is_large_outer(element, rows, columns, depth) else ()
     call = (packed_kernel if room else gemm_kernel).call(
         ctx.result(),
         ctx.name(0),
@@ -92,7 +99,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
             float(ctx.attribute("alpha", 1.0)),
             beta,
         ),
-        features=() if not bias else ("bias",) if _is_row(ctx) and beta == 1 else ("bias", "bias_any"),
+        features=(*third, *outer),
         accumulate=ctx.accumulate,
     )
     return (call,)
@@ -117,6 +124,8 @@ def _cases(random: np.random.Generator) -> Iterable[TestCase]:
             attributes = {"transA": trans_a, "transB": trans_b, "alpha": 0.5}
             c = random.standard_normal(n)
             yield TestCase(f"{m}x{n}x{k} {trans_a}{trans_b} bias", (a, b, c), attributes, ulps=max(8, k // 8))
+    outer = random.standard_normal((1, 521)), random.standard_normal((1, 523))
+    yield TestCase("outer product", outer, {"transA": 1, "alpha": 0.5}, ulps=8)
     a, b = random.standard_normal((3, 4)), random.standard_normal((4, 5))
     yield TestCase("bias as it is", (a, b, random.standard_normal(5)), {}, ulps=8)
     yield TestCase("bias unused", (a, b, random.standard_normal(5)), {"beta": 0.0}, ulps=8)

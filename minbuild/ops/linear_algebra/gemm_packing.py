@@ -24,6 +24,7 @@ QUANTIZED_COLUMN_BYTES = _COLUMN_BYTES // 2  # as in quantized_product.h
 _LONG, _LARGE_MATRIX = 160, 1 << 15  # the two longest sizes: a layer's weights
 _MEDIUM, _LARGE_PRODUCT = 48, 1 << 20  # all three sizes: attention
 _HEAD = 32  # the depth of products whose other sizes are free
+_LARGE_OUTER = 1 << 20  # bytes of an outer product whose time is that of writing it
 
 
 def packed_kernel_of(kernel: KernelFunction) -> KernelFunction:
@@ -35,6 +36,7 @@ def packed_kernel_of(kernel: KernelFunction) -> KernelFunction:
         kernel.params,
         {"T": FLOATS},
         kernel.features,
+        kernel.hints,
         share=whole_share,
         work=kernel.work,
     )
@@ -71,6 +73,14 @@ def packed_bytes(
     if isinstance(columns, int):
         column_bytes = min(column_bytes, (columns * element.size + _WIDEST) * deep)
     return row_bytes + column_bytes
+
+
+def is_large_outer(element: ElementType, rows: Dim, columns: Dim, depth: Dim) -> bool:
+    """True of an outer product, or one that may be, whose result leaves the second nearest cache."""
+    if isinstance(depth, int) and depth != 1:
+        return False
+    known = [d for d in (rows, columns) if isinstance(d, int)]
+    return len(known) < 2 or prod(known) * element.size >= _LARGE_OUTER
 
 
 def _pays(known: list[int]) -> bool:
