@@ -20,8 +20,8 @@ namespace minbuild {
 constexpr intptr_t kRowBytes = 17 << 13, kColumnBytes = 1 << 19;
 // Elements that packing may write beyond the rows of A.
 constexpr intptr_t kBeyondRows = 16;
-// Up to this depth a product is bound by writing C, which goes faster along its rows.
-constexpr intptr_t kShallow = 64, kShallowRows = 32, kLeastDepth = 4;
+// Up to this depth a product of many columns is bound by writing C, which goes faster along its rows.
+constexpr intptr_t kShallow = 64, kShallowRows = 32, kShallowPanels = 8, kLeastDepth = 4;
 
 // Packs of B as in gemm.h, but of any number of columns: panels one after the other, each of `depth` rows. Of a single
 // panel it may leave the work to a tile instead: `copies`, or null.
@@ -73,7 +73,7 @@ struct Blocks {
     width = lanes_of<T>(bytes) * kTileVectors;
     depth = g.k < deepest ? g.k : deepest;
     tall = packed_tile_rows(bytes);
-    shallow = g.k <= kShallow;
+    shallow = g.k <= kShallow && g.n > kShallowPanels * width;
     rows = shallow ? kShallowRows : (kRowBytes / kSize - kBeyondRows) / depth / tall * tall;
     const intptr_t blocks = (g.m + rows - 1) / rows;  // of about the same size
     if (blocks > 0) rows = whole_tiles((g.m + blocks - 1) / blocks);
