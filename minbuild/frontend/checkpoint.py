@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,8 @@ class _Reader:
         self.findings += [f"{kind} '{n}' stands in it more than once" for n in doubled]
 
     def parameter(self, tensor: Mapping[str, Any], trainable: bool, nominal: bool) -> Parameter:
-        name, label = tensor["name"] or "", f"parameter '{tensor['name'] or ''}'"
+        name = intern(tensor["name"] or "")  # as the graphs have it
+        label = f"parameter '{name}'"
         if not name:
             self.findings.append("a parameter has no name")
         if nominal:

@@ -56,6 +56,7 @@ class Lowering:
     made: dict[str, OpContext] = field(default_factory=dict)  # value -> the application that made it
     calls: list[Call] = field(default_factory=list)
     alias: dict[str, str] = field(default_factory=dict)
+    equal_types: dict[TensorType, TensorType] = field(default_factory=dict)  # equal ones as one
     broken: set[str] = field(default_factory=set)  # outputs of nodes already reported
     loops: bool = True  # Scans may stay loops
 
@@ -249,12 +250,13 @@ class Lowering:
             if name and content is not None:
                 self.add_constant(name, _typed(content, tensor))
             elif name:
-                self.values[name], self.made[name] = Value(name, tensor), ctx
+                self.values[name] = Value(name, self.equal_types.setdefault(tensor, tensor))
+                self.made[name] = ctx
             computed.append(name if content is None else "")
         if any(content is None for content in contents):
             self.note_updates(op, node)
             names = node.inputs, tuple(computed)
-            self.calls.append(Call(op.key, node.version, origin, *names, dict(node.attributes)))
+            self.calls.append(Call(op.key, node.version, origin, *names, node.attributes))
 
     def with_draws(self, op: Op, node: Node) -> Node:
         """The node with the count of random draws that its engine starts from: its own where it has a seed."""

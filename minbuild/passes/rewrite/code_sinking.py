@@ -7,9 +7,10 @@ while the gradient of the first one is computed.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 
-from minbuild.ir import Call, Procedure, Role
+from minbuild.ir import Procedure, Role
 from minbuild.ops import Registry
 from minbuild.passes.analysis.effects import Effects
 from minbuild.passes.analysis.representative_sizes import planned_bytes
@@ -51,29 +52,33 @@ class _Sinking:
     def sink(self, index: int) -> None:
         """Schedules the call at `index`, the last one that is not scheduled yet."""
         call = self.calls[index]
-        needed = self.first_dependent(call) if self.is_movable(call) else None
-        if needed is not None and self.gain(call, needed) > 0:
+        read, made, changed = (
+            self.effects.reads(call),
+            self.effects.produces(call),
+            self.effects.mutates(call),
+        )
+        needed = self.first_dependent(read, made) if self.is_movable(made) and not changed else None
+        if needed is not None and self.gain(read, made, needed) > 0:
             self.schedule.move_before(index, needed)
-        for owner in self.effects.reads(call):
+        for owner in read:
             self.later_reads[owner].append(index)
-        for owner in self.effects.writes(call):
+        for owner in made | changed:
             self.later_writes[owner].append(index)
 
-    def is_movable(self, call: Call) -> bool:
-        """True if the call only makes temporaries and adds to gradients."""
-        made = {self.effects.role(owner) for owner in self.effects.produces(call)}
-        return not self.effects.mutates(call) and made <= {Role.TEMPORARY, Role.GRADIENT}
+    def is_movable(self, made: Iterable[str]) -> bool:
+        """True if a call only makes temporaries and adds to gradients, of storage that it `made`."""
+        return all(self.effects.role(owner) in (Role.TEMPORARY, Role.GRADIENT) for owner in made)
 
-    def first_dependent(self, call: Call) -> int | None:
-        """The first later call that must stay behind this one, which makes what it changes."""
-        made = self.effects.produces(call)
+    def first_dependent(self, read: frozenset[str], made: frozenset[str]) -> int | None:
+        """The first later call that must stay behind one that `read` and `made` these, and changes nothing else."""
         later = [i for owner in made for i in self.later_reads.get(owner, ())]
-        later += [i for owner in made | self.effects.reads(call) for i in self.later_writes.get(owner, ())]
+        later += [i for owner in made | read for i in self.later_writes.get(owner, ())]
         return min(later, key=self.schedule.key, default=None)
 
-    def gain(self, call: Call, needed: int) -> int:
-        """Bytes saved between the old place of `call` and the new one, before the call at `needed`."""
-        made, sources = self.effects.produces(call), self.effects.reads(call) - self.returned
+    def gain(self, read: frozenset[str], made: frozenset[str], needed: int) -> int:
+        """Bytes saved between the old place of a call that `read` and `made` these, and the new one, before the call at
+        `needed`."""
+        sources = read - self.returned
         alone = (owner for owner in sources if owner in self.sizes and not self.is_kept(owner, needed))
         return sum(self.sizes.get(n, 0) for n in made) - sum(self.sizes[n] for n in alone)
 

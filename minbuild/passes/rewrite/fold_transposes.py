@@ -13,10 +13,14 @@ from minbuild.passes.analysis.aliases import present_outputs
 from minbuild.passes.analysis.effects import Accesses, Effects
 from minbuild.passes.analysis.liveness import readers
 
+_TRANSPOSE = ":Transpose"
+
 
 def fold_transposes(procedure: Procedure, registry: Registry) -> Procedure:
     """Products read the operand of a Transpose instead of its result, or write the transposed result themselves. A
     Transpose with other readers stays for these."""
+    if not any(call.op == _TRANSPOSE for call in procedure.calls):
+        return procedure
     work = _Folding(procedure, registry)
     for index, call in enumerate(procedure.calls):
         if isinstance(registry.ops[call.op], ProductOp):
@@ -69,7 +73,7 @@ class _Folding:
         """The Transpose that makes `name`, if it was not folded into what made its source, and that is unchanged when
         the product runs."""
         index = self.made_by.get(name)
-        if index not in self.calls or (transpose := self.procedure.calls[index]).op != ":Transpose":
+        if index not in self.calls or (transpose := self.procedure.calls[index]).op != _TRANSPOSE:
             return None
         owner = self.effects.owner(transpose.inputs[0])
         persists = self.effects.role(owner).persists
@@ -83,7 +87,7 @@ class _Folding:
         if len(uses) != 1 or uses[0] not in self.calls or call.accumulate:
             return None
         reader = self.calls[uses[0]]
-        return uses[0] if reader.op == ":Transpose" and reader.inputs[0] == result else None
+        return uses[0] if reader.op == _TRANSPOSE and reader.inputs[0] == result else None
 
 
 def _order(transpose: Call, rank: int) -> tuple[int, ...]:

@@ -46,6 +46,8 @@ def _fused(procedure: Procedure, registry: Registry, rewrites: Sequence[Rewrite]
     rules: dict[str, list[Rewrite]] = defaultdict(list)  # by the operator they end in
     for rewrite in rewrites:
         rules[_key(rewrite.pattern)].append(rewrite)
+    if not any(call.op in rules for call in procedure.calls):
+        return procedure
     graph = _Graph(procedure, registry)
     index = 0
     while index < len(graph.calls):

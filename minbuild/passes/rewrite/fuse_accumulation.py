@@ -43,10 +43,11 @@ def fuse_gradient_accumulation(procedure: Procedure, registry: Registry) -> Proc
                 accumulate=frozenset({0}),
             )
             after.setdefault(maker[0] if maker else -1, []).append(step)
-    calls = list(after.get(-1, []))
+    calls, same = list(after.get(-1, [])), dict[frozenset[int], frozenset[int]]()
     for index, call in enumerate(procedure.calls):
         if call.op != ACCUMULATOR:
             added = frozenset(adds.get(index, ()))
+            added = same.setdefault(added, added)  # one set for all calls
             calls.append(call if added == call.accumulate else replace(call, accumulate=added))
         calls += after.get(index, [])
     return replace(procedure, calls=tuple(calls), alias=dict(effects.aliases))

@@ -65,6 +65,8 @@ def _cast(node: str, source: str, target: str, to: ElementType) -> Call:
 def legalize_half_precision(procedure: Procedure, registry: Registry) -> Procedure:
     """Floats for every call that has no kernel for its 16-bit numbers, or that reads what was computed as float. What
     changes its inputs stays as it is."""
+    if not any(value.type.element in HALVES for value in procedure.values.values()):
+        return procedure
     work = _Widening(dict(procedure.values))
     products = {name for call in procedure.calls if call.op == PRODUCT for name in call.outputs}
     for call in procedure.calls:

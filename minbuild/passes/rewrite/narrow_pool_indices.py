@@ -15,6 +15,8 @@ POOL, GRADIENT = ":MaxPool", ":MaxPoolGrad"
 
 def narrow_pool_indices(procedure: Procedure, registry: Registry) -> Procedure:
     """Indices that only MaxPoolGrad reads become a byte, the place in the window, of windows up to 256."""
+    if not any(call.op == POOL for call in procedure.calls):
+        return procedure
     values = dict(procedure.values)
     effects = Effects(procedure, registry)
     read_by = readers(procedure, effects)

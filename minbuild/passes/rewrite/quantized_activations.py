@@ -21,6 +21,8 @@ from minbuild.passes.analysis.liveness import only_read_as, readers
 
 def pack_quantization_masks(procedure: Procedure, registry: Registry) -> Procedure:
     """Masks that only FakeQuantGrad reads have a bit for each element."""
+    if not any(call.op == FAKE_QUANT for call in procedure.calls):
+        return procedure
     values = dict(procedure.values)
     effects = Effects(procedure, registry)
     read_by = readers(procedure, effects)
@@ -34,6 +36,8 @@ def pack_quantization_masks(procedure: Procedure, registry: Registry) -> Procedu
 
 def add_codes(procedure: Procedure, registry: Registry) -> Procedure:
     """Every FakeQuant has its codes as a further output, from which later passes may have its result made again."""
+    if not any(call.op == FAKE_QUANT for call in procedure.calls):
+        return procedure
     values, calls = dict(procedure.values), list(procedure.calls)
     effects = Effects(procedure, registry)
     for index, call in enumerate(calls):
