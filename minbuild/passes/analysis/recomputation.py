@@ -15,7 +15,8 @@ from minbuild.passes.analysis.call_costs import aligned_bytes, costs_of
 from minbuild.passes.analysis.channel_slices import inner_values, loop_over_slices, tiles_of
 from minbuild.passes.analysis.effects import Accesses, Effects, updates_in_place
 from minbuild.passes.analysis.instruction_selection import context_of
-from minbuild.passes.analysis.repetition import Access, Checkpoints, Costs, Outcome, Simulation, Step, Tiles
+from minbuild.passes.analysis.repetition import Checkpoints, Outcome, Simulation, Step
+from minbuild.passes.analysis.repetition_memory import Access, Costs, Tiles
 from minbuild.passes.rewrite.copy_elision import ASSIGN
 
 
