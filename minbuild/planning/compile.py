@@ -115,7 +115,8 @@ def compile_artifacts(
     fitted = None
     points: tuple[RamPoint, ...] = ()
     if options.ram is not None:
-        if ram_of(plan, sizes) > options.ram:
+        usual = ram_of(plan, sizes)  # with all kernels, and the threads that --threads chooses
+        if usual > options.ram:
             kernels = replace(kernels, lean=True)
             threads = threads if options.threads != AUTO else 1  # every thread has scratch memory of its own
             plan = build_plan(optimized, operators, threads, kernels)
@@ -151,9 +152,10 @@ def compile_artifacts(
             build,
             slicing=slicing,
             other_updates=other_updates,
+            usual=usual,
         )
         plan = fitted.plan if fitted else plan
-        points = curve(program, operators, sizes, build, slicing) if options.ram_curve else ()
+        points = curve(program, operators, sizes, build, slicing, usual) if options.ram_curve else ()
         if fitted and options.updates.fused:
             check_refusals(fitted.program, operators)
     check_scratch(plan, sizes, fixed)

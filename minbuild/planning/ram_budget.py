@@ -46,7 +46,7 @@ class FittedPlan:
     plan: Plan
     limit: int | None  # live bytes of the training step that the passes aimed at; None: no call runs again
     ram: int  # bytes of its arena and of what persists
-    before: int  # the same without a budget
+    before: int  # the same without a budget, with all kernels and threads
     added_time: float  # estimated share of a training step
     repeated: int  # calls that run again
     slices: SlicedStep | None = None  # the training step of a slice, where the batch is in slices
@@ -109,20 +109,21 @@ def fit(
     build: Build,
     slicing: Callable[[], BatchSlices],
     other_updates: Callable[[], int | None] | None = None,
+    usual: int = 0,
 ) -> FittedPlan | None:
     """The plan of `lowered` that takes at most `budget` bytes in little time; None where one without a budget does.
 
     `registry` has the operators, `sizes` those of the free dimensions, and `build` makes the plan of an optimised
     program, with the smallest arena or soon. `slicing` says how the batch can be in slices, or raises Unsupported with
     the reason why not; `other_updates` gives the bytes of RAM with fused updates, or with separate ones where they are
-    fused, for the message. Raises OverBudget with the least that was found."""
-    search = _search(lowered, registry, sizes, budget, build)
-    before = search.before
-    if ram_of(before, sizes) <= budget:
+    fused, for the message. `usual` are the bytes of RAM without `--ram`, where that has other kernels or more threads
+    than `build` gives a plan. Raises OverBudget with the least that was found."""
+    search = _search(lowered, registry, sizes, budget, build, usual)
+    if search.smallest <= budget:
         return None
     if not any(p.name == TRAIN for p in lowered.procedures):
         raise OverBudget(
-            f"--ram {size_text(budget)}: the graphs take {ram_of(before, sizes):,} bytes of RAM, and only training "
+            f"--ram {size_text(budget)}: the graphs take {search.smallest:,} bytes of RAM, and only training "
             "steps can compute anything twice to take less. Give more, or a smaller --max-dim."
         )
     found = search.sliced(slicing) or search.checkpointed()
@@ -137,13 +138,14 @@ def curve(
     sizes: Mapping[str, int],
     build: Build,
     slicing: Callable[[], BatchSlices],
+    usual: int = 0,
 ) -> tuple[RamPoint, ...]:
     """Estimated time of a training step over bytes of RAM: of the plan without a budget, the smallest one, and some for
     budgets between them, the largest first, each slower than the ones before it.
 
-    `lowered`, `registry`, `sizes`, `build` and `slicing` are those of `fit`."""
-    search = _search(lowered, registry, sizes, 1, build)
-    most = RamPoint(ram_of(search.before, sizes), 0.0)
+    `lowered`, `registry`, `sizes`, `build`, `slicing` and `usual` are those of `fit`."""
+    search = _search(lowered, registry, sizes, 1, build, usual)
+    most = RamPoint(search.usual, 0.0)
     if not any(p.name == TRAIN for p in lowered.procedures):
         return (most,)
     slices = _once(slicing)
@@ -177,10 +179,12 @@ def _once(slicing: Callable[[], BatchSlices]) -> Callable[[], BatchSlices]:
 
 
 def _search(
-    lowered: Program, registry: Registry, sizes: Mapping[str, int], budget: int, build: Build
+    lowered: Program, registry: Registry, sizes: Mapping[str, int], budget: int, build: Build, usual: int
 ) -> _Search:
     free = optimize(lowered, registry)
-    return _Search(lowered, registry, sizes, budget, build, free=free, before=build(free, _SEARCH))
+    before = build(free, _SEARCH)
+    usual = usual or ram_of(before, sizes)
+    return _Search(lowered, registry, sizes, budget, build, free=free, before=before, usual=usual)
 
 
 @dataclass
@@ -193,7 +197,8 @@ class _Search:
     budget: int
     build: Build
     free: Program  # optimised without a budget
-    before: Plan  # its plan
+    before: Plan  # its plan, with the kernels and threads of `build`
+    usual: int  # bytes of RAM without a budget, with all kernels and threads
     slices: SlicedStep | None = None  # the smallest that are possible
     unsliced: str = ""
     smallest: int = field(init=False)  # bytes of RAM
@@ -276,7 +281,7 @@ class _Search:
             plan,
             limit=limit,
             ram=ram,
-            before=ram_of(self.before, self.sizes),
+            before=self.usual,
             added_time=price / self.seconds - 1,
             repeated=0 if limit is None else _repeated(new),
             slices=slices,
@@ -291,8 +296,7 @@ class _Search:
         text = (
             f"--ram {size_text(self.budget)}: the smallest plan found takes {self.smallest:,} bytes of RAM, "
             f"{persistent:,} of them for what persists (parameters, gradients, moments), "
-            f"{self.smallest - persistent:,} for temporaries; without a budget it is "
-            f"{ram_of(self.before, self.sizes):,}."
+            f"{self.smallest - persistent:,} for temporaries; without a budget it is {self.usual:,}."
         )
         if self.unsliced:
             text += f" The batch cannot be computed in slices: {self.unsliced.rstrip('.')}."

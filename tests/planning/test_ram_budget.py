@@ -19,6 +19,7 @@ from minbuild.ops import Registry
 from minbuild.options.plan_options import PlanOptions, Updates
 from minbuild.passes.analysis import call_costs
 from minbuild.passes.analysis.call_costs import cached_seconds_of, seconds_of
+from minbuild.passes.manager import optimize
 from minbuild.planning import compile as compile_module
 from minbuild.planning.compile import compile_model
 from minbuild.planning.compiled_model import replan
@@ -50,6 +51,20 @@ def test_a_plan_fits_the_budget_and_says_its_price(folder: Path) -> None:
     sliced = model.fitted.slices is not None
     assert sliced == (folder is BERT) and (model.fitted.repeated > 0) == (not sliced)
     assert replan(model, model.registry).plan_bytes == model.plan_bytes
+
+
+def test_bytes_without_a_budget_are_those_of_all_kernels_and_threads(tmp_path: Path) -> None:
+    """Under a budget, plans choose from kernels with little scratch memory, which nobody gets without one."""
+    folder = packed_artifacts(tmp_path)
+    usual = compile_model(folder, {}, {}, options=PlanOptions(threads="auto"))
+    whole = ram_of(usual.plan, usual.largest)
+    with pytest.raises(OverBudget, match=rf"without a budget it is {whole:,}\."):
+        compile_model(folder, {}, {}, options=PlanOptions(ram=1, threads="auto"))
+    budget = usual.plan.persistent_bytes + (whole - usual.plan.persistent_bytes) // 2
+    model = compile_model(folder, {}, {}, options=PlanOptions(ram=budget, threads="auto", ram_curve=True))
+    assert model.kernels.lean and model.fitted is not None and model.fitted.before == whole
+    lean = build_plan(optimize(model.program, model.registry), model.registry, model.threads, model.kernels)
+    assert ram_of(lean, usual.largest) < whole == model.ram_curve[0].ram
 
 
 def test_too_little_is_refused_with_the_least(minbuild: Command, tmp_path) -> None:
