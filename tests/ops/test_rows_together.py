@@ -34,6 +34,7 @@ def _cases(rows: int, length: int) -> list[tuple[str, TestCase]]:
     y /= y.sum(1, keepdims=True)
     row, last = {"axis": -1}, numbers(2, length)
     cases = [
+        (":Softmax", TestCase("softmax", (numbers(rows, length) * 3,), row, ulps=8)),
         ("com.microsoft:SoftmaxGrad_13", TestCase("softmax", (numbers(rows, length), y), row, ulps=16)),
         (":LayerNormalization", TestCase("layer", (numbers(rows, length), *last), row, outputs=3, ulps=32)),
         (":LayerNormalization", TestCase("no bias", (numbers(rows, length), last[0]), row, ulps=32)),
@@ -45,6 +46,7 @@ def _cases(rows: int, length: int) -> list[tuple[str, TestCase]]:
     if rows > 1:
         extremes = _with_extremes(numbers(rows, length))
         cases += [
+            (":Softmax", TestCase("extremes", (extremes,), row)),
             ("com.microsoft:SoftmaxGrad_13", TestCase("extremes", (extremes, y), row)),
             (":LayerNormalization", TestCase("extremes", (extremes, *last), row, outputs=3)),
         ]

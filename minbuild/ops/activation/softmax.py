@@ -28,7 +28,7 @@ _FEATURES = {
     "log": "logarithms",
     "apart": "over an axis that is not the last, or short and no multiple of 8 long",
     "rows": "of long rows that are no multiple of 8 long",
-    "together": "gradients of several long rows at once",
+    "together": "several long rows at once",
 }
 _HINTS = frozenset({"together"})
 _LONG = 64  # elements of a row from which on it pays to copy its last vector only
@@ -69,7 +69,7 @@ def _lower(
         groups = (product(shape[:axis]), product(shape[axis:behind]), product(shape[behind:]))
         apart = groups[2] != 1 or not isinstance(groups[1], int) or groups[1] % _WHOLE != 0
         long = groups[2] == 1 and isinstance(groups[1], int) and groups[1] >= _LONG
-        rows, together = apart and long, long and kernel is grad_kernel and not log
+        rows, together = apart and long, long and not log
         apart = apart and not rows
         whole = ceil_div(groups[1], _WHOLE) * _WHOLE
         call = kernel.call(
