@@ -32,6 +32,20 @@ struct Products {
 #endif
     gemm_at(g, packing);
   }
+  // body(layer) for the sequences of a layer: parts have some of them each, if it `divides`.
+  template <class Layer, class Body>
+  MB_INLINE void in_sequences(Layer& layer, [[maybe_unused]] bool divides, const Body& body) const {
+#if MB_THREADS > 1
+    const int64_t size = int64_t(layer.batch) * layer.width * sizeof(T);
+    if (divides)
+      return for_ranges(team, layer.batch, size, 1, [&](intptr_t first, intptr_t count) {
+        Layer some = layer;
+        some.first = int(first), some.later = int(layer.batch - first - count);
+        body(some);
+      });
+#endif
+    body(layer);
+  }
 };
 
 // Gates of all steps = x * W'
@@ -61,6 +75,16 @@ MB_NOINLINE void add_input_gradients(Backward<T>& b, const Products<T>& products
   if (b.dx) products.multiply({rows, features, width, d, width, 1, b.w, features, 1, b.dx, features});
   if (b.dw) products.multiply({width, features, rows, d, 1, width, b.x, features, 1, b.dw, features, 1, 1, true});
   b.dx = b.dw = nullptr;
+#if MB_THREADS > 1
+  if (b.db)
+    return for_ranges(products.team, width, rows * width * int64_t(sizeof(T)), 64, [&](intptr_t first, intptr_t count) {
+      const intptr_t second = b.second - first < count ? b.second - first : count;
+      for (const T *row = d + first, *end = row + rows * width; row != end; row += width) {
+        add_range(b.db + first, row, int(count));
+        if (second > 0) add_range(b.second_bias(int(first)), row, int(second));
+      }
+    });
+#endif
   b.inputs();  // the bias
 }
 

@@ -75,6 +75,14 @@ struct Recurrence {
   Activation activations[3];
   float limit;
   int direction, t;  // where the walk is
+#if MB_THREADS > 1
+  int first = 0, later = 0;  // sequences before and after those of a part (packed_recurrent.h)
+  int begin() const { return first; }
+  int end() const { return batch - later; }
+#else
+  static constexpr int begin() { return 0; }
+  int end() const { return batch; }
+#endif
 
   bool reversed() const { return course == kReverse || direction == 1; }
   int64_t states() const { return int64_t(directions) * batch * hidden; }
@@ -196,7 +204,9 @@ struct Backward : Recurrence<T> {
   MB_NOINLINE void earlier(T* to, const T* all, const T* initial) const {
     const int hidden = this->hidden, step = this->reversed() ? 1 : -1;
     const T* from = all + this->place(hidden) + step * intptr_t(this->directions) * this->batch * hidden;
-    for (int n = 0; n < this->batch; ++n, to += hidden, from += hidden) {
+    const intptr_t before = intptr_t(this->begin()) * hidden;
+    to += before, from += before;
+    for (int n = this->begin(); n < this->end(); ++n, to += hidden, from += hidden) {
       if (!this->begins(n)) copy_bytes(to, from, hidden * sizeof(T));
       else if (initial) copy_bytes(to, this->own(initial) + intptr_t(n) * hidden, hidden * sizeof(T));
       else clear_bytes(to, hidden * sizeof(T));

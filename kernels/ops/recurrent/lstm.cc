@@ -41,7 +41,9 @@ void lstm_cell(Forward<T>& forward, T* row, T* h) {
   const int hidden = l.hidden;
   const T* peepholes = MB_LSTM_PEEPHOLES && l.peepholes ? l.peepholes + intptr_t(3 * l.direction) * hidden : nullptr;
   T *c = l.own(l.c), *kept = l.cells + (l.cells ? l.place(hidden) : 0);
-  for (int n = 0; n < l.batch; ++n, row += l.width, h += hidden, c += hidden, kept += l.cells ? hidden : 0) {
+  const intptr_t before = intptr_t(l.begin()) * hidden;
+  row += 4 * before, h += before, c += before, kept += l.cells ? before : 0;
+  for (int n = l.begin(); n < l.end(); ++n, row += l.width, h += hidden, c += hidden, kept += l.cells ? hidden : 0) {
     if (l.pads(n)) {
       l.pad(row, n);
       if (l.cells) clear_bytes(kept, hidden * sizeof(T));
@@ -83,7 +85,7 @@ MB_NOINLINE void lstm_steps(Lstm<T>& l, const Products<T>& products) {
   for (l.t = 0; l.t < l.steps; ++l.t) {
     T* now = l.gates + l.place(l.width);
     products.multiply({batch, width, hidden, l.h, hidden, 1, l.r, 1, hidden, now, width, 1, 1, true});
-    lstm_cell<T>(l, now, l.h);
+    products.in_sequences(l, true, [&](Lstm<T>& some) { lstm_cell<T>(some, now, some.h); });
   }
 }
 
@@ -195,7 +197,8 @@ void lstm_cell_grad(Backward<T>& b, const T* gates, T* d, T* dh) {
   l.earlier(l.c_before, l.cells, l.c0);
   const T *c = l.cells + l.place(hidden), *before = l.c_before;
   T* dc = l.own(l.dc);
-  for (int n = 0; n < l.batch; ++n, gates += l.width, d += l.width) {
+  gates += intptr_t(l.begin()) * l.width, d += intptr_t(l.begin()) * l.width;
+  for (int n = l.begin(); n < l.end(); ++n, gates += l.width, d += l.width) {
     const intptr_t at = intptr_t(n) * hidden;
     if (l.pads(n)) {
       clear_bytes(d, l.width * sizeof(T));
@@ -215,8 +218,11 @@ MB_NOINLINE void lstm_steps_grad(LstmGrad<T>& l, const Products<T>& products) {
   lstm_start_grad<T>(l);
   for (l.t = l.steps - 1; l.t >= 0; --l.t) {
     T* d = l.dgates + l.t * batch * width;
-    if (l.dy) add_range(l.dh, l.dy + l.place(l.hidden), int(batch * hidden));
-    lstm_cell_grad<T>(l, l.gates + l.place(l.width), d, l.dh);
+    products.in_sequences(l, !l.d_peepholes, [&](LstmGrad<T>& some) {
+      const intptr_t first = some.begin() * hidden, count = some.end() * hidden - first;
+      if (some.dy) add_range(some.dh + first, some.dy + some.place(some.hidden) + first, int(count));
+      lstm_cell_grad<T>(some, some.gates + some.place(some.width), d, some.dh);
+    });
     products.multiply({batch, hidden, width, d, width, 1, l.r, hidden, 1, l.dh, hidden, 1, 1, true});
   }
   if (l.dr) add_recurrent_gradients(l, products, l.dgates, width, l.dr, width);
