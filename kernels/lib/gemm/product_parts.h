@@ -114,12 +114,16 @@ MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack
                                    const T* start, const Rows&... pack_rows) {
   if (g.members < 2 || int64_t(g.m) * g.n * g.k < kLeastWork)
     return multiply_packed<T>(g, bytes, scratch, pack, packer, start, pack_rows...);
+  const bool plain = packer == &g;
+  // Columns of B, such as weights after an update, wait for memory less where all members read the same ones at the same
+  // time: rows are cut, where each part has enough of them for the packing of B.
+  constexpr int32_t kEnough = 64;
+  const bool along = plain && g.b_row == 1 && g.m >= kEnough * g.members;
   const Partition parts = partition_of(g, bytes, 1, sizeof...(Rows) == 0 ? kPackingWork : kGatheringWork,
-                                       packer == &g ? kPackingWork : kGatheringWork);
+                                       along ? 0 : (plain ? kPackingWork : kGatheringWork));
   for_parts(g.team, g.members, parts.count(), [&](int32_t part, int32_t member) {
     const int32_t down = part % parts.rows.count, across = part / parts.rows.count, j = parts.columns.at(across);
     Gemm<T> some = part_of(g, parts.rows.at(down), parts.rows.length(down), j, parts.columns.length(across));
-    const bool plain = packer == &g;
     if (!plain) some.b = g.b;
     const LaterColumns<T> later = {pack, packer, int(j)};
     multiply_packed<T>(some, bytes, scratch + member * g.share, plain ? pack : LaterColumns<T>::run,
