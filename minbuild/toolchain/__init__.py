@@ -10,7 +10,7 @@ import errno
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from minbuild.errors import ToolchainFailed
@@ -95,11 +95,12 @@ def not_applied(toolchain: Toolchain, target: Target) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class BuildJob:
-    """A library to be built."""
+    """A library to be built; without its `archive`, where only the shared one is looked at, in less time."""
 
     sources: Sources
     target: Target
     toolchain: Toolchain
+    archive: bool = True
 
 
 def build_all(
@@ -112,7 +113,8 @@ def build_all(
 
     def one(order: BuildJob) -> BuildOutput:
         nonlocal done
-        built = build_library(order.sources, order.target, order.toolchain, jobs=jobs, children=children)
+        given = order.sources, order.target, order.toolchain
+        built = build_library(*given, jobs=jobs, children=children, archive=order.archive)
         done += 1
         if progress is not None:
             progress(f"built {done} of {len(orders)} variants")
@@ -131,17 +133,25 @@ class Builds:
 
     def build(self, jobs: Sequence[BuildJob], progress: Callable[[str], None] | None = None) -> None:
         """Build the libraries of `jobs` that are missing, side by side. Raises ToolchainFailed."""
-        missing = {key: job for job in jobs if (key := _job_key(job)) not in self._outputs}
+        missing = {_job_key(job): job for job in jobs if self._found(job) is None}
         self._outputs.update(zip(missing, build_all(tuple(missing.values()), progress=progress), strict=True))
 
     def __getitem__(self, job: BuildJob) -> BuildOutput:
         """The library of a job, which is built now if `build` was not given it. Raises ToolchainFailed."""
         self.build((job,))
-        return self._outputs[_job_key(job)]
+        found = self._found(job)
+        assert found is not None
+        return found
+
+    def _found(self, job: BuildJob) -> BuildOutput | None:
+        """The library of a job, the one with an archive where there is one."""
+        whole = self._outputs.get(_job_key(replace(job, archive=True)))
+        return whole or self._outputs.get(_job_key(job))
 
 
 def _job_key(job: BuildJob) -> str:
-    return _key("library", job.toolchain, job.target, checked(job.sources))
+    kind = _WHOLE if job.archive else _SHARED
+    return _key(kind, job.toolchain, job.target, checked(job.sources))
 
 
 def build_library(
@@ -152,22 +162,25 @@ def build_library(
     jobs: int | None = None,
     progress: Callable[[str], None] | None = None,
     children: Processes | None = None,
+    archive: bool = True,
 ) -> BuildOutput:
     """Build a package folder, given as relative path -> contents; the same bytes from any folder on any day.
 
     Compiles every `.cc`, with `include/` and `src/` as include folders. Finished objects and libraries come from the
     cache. `jobs` defaults to the CPUs we may use; `progress` receives one line per step; `children` are processes of
-    a larger undertaking. Raises ToolchainFailed, or BadInput for paths outside the package. `sources` are those
-    contents, `target` is the machine, `toolchain` compiles and links."""
+    a larger undertaking. Without `archive`, nothing is compiled that only that needs. Raises ToolchainFailed, or
+    BadInput for paths outside the package. `sources` are those contents, `target` is the machine, `toolchain` compiles
+    and links."""
     sources = checked(sources)
     target.traits  # noqa: B018  an unknown target is the user's mistake: say so before anything runs
     cache = user_cache()
-    key = _key("library", toolchain, target, sources)
+    keys = [_key(kind, toolchain, target, sources) for kind in ((_WHOLE,) if archive else (_WHOLE, _SHARED))]
+    key = keys[-1]
     with _full_disk(cache), children.alone(key) if children else nullcontext():
-        found = cache.get(key)
+        found = next((entry for each in keys if (entry := cache.get(each)) is not None), None)
         if found is not None:
             return BuildOutput.from_bytes(found)
-        with build_folder(cache, jobs or processors(), progress, children) as workspace:
+        with build_folder(cache, jobs or processors(), progress, children, archive) as workspace:
             built = toolchain.build(sources, target, workspace)
         cache.put(key, built.to_bytes())
     return built
@@ -203,6 +216,7 @@ def build_program(
 
 # Raised whenever the same key would stand for other bytes: 2 since unstripped modules have another name inside.
 _ENTRIES = "2"
+_WHOLE, _SHARED = "library", "shared library"
 
 
 def _key(kind: str, toolchain: Toolchain, target: Target, sources: Sources) -> str:

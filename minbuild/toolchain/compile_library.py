@@ -30,8 +30,9 @@ class BuildOutput:
     """A library in its three forms, and where it came from.
 
     `shared` is the file to ship; `unstripped` is the same link with symbols (and, from the default toolchain, with the
-    relocations that show what refers to what): equal in everything the loader reads. `commands` name no folder of this
-    machine. `map` is the linker's own account of every input section, "" where the linker gives none.
+    relocations that show what refers to what): equal in everything the loader reads. `archive` may be empty where it
+    was not asked for. `commands` name no folder of this machine. `map` is the linker's own account of every input
+    section, "" where the linker gives none.
     """
 
     shared: bytes
@@ -107,6 +108,7 @@ class BuildFolder:
     jobs: int
     report_progress: Callable[[str], None]
     environment: Mapping[str, str] = field(default_factory=dict)
+    archive: bool = True  # is wanted beside the shared library
 
     def run(self, where: str, command: tuple[str, ...], cure: str, program: str = "") -> tuple[bytes, str]:
         """Run in the neutral folder; standard output and error. `program` is what to start for `command[0]`.
@@ -166,11 +168,16 @@ class Toolchain(Protocol):
 
 @contextmanager
 def build_folder(
-    cache: Cache, jobs: int, report_progress: Callable[[str], None] | None, children: Processes | None = None
+    cache: Cache,
+    jobs: int,
+    report_progress: Callable[[str], None] | None,
+    children: Processes | None = None,
+    archive: bool = True,
 ) -> Iterator[BuildFolder]:
     """A fresh neutral folder, gone when the block is left in whatever way with everything running in it, unless that
     is among `children` of somebody else. `cache` keeps objects, `jobs` processes may run at a time, `report_progress`
-    receives a line per step. Raises OSError when it or the cache cannot be written."""
+    receives a line per step, `archive` is False where a shared library is enough. Raises OSError when it or the cache
+    cannot be written."""
     cache.compiler.mkdir(parents=True, exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="minbuild-", ignore_cleanup_errors=True) as name,
@@ -192,6 +199,7 @@ def build_folder(
             jobs=jobs,
             report_progress=report_progress or (lambda text: None),
             environment=environment,
+            archive=archive,
         )
 
 
@@ -288,7 +296,8 @@ def library_objects(
     workspace: BuildFolder,
     program: Callable[[str], str],
 ) -> Objects:
-    """Compile a library as `build_options` say, and with `lto` once more for this link. `calls` are those of the
+    """Compile a library as `build_options` say, and with `lto` once more for this link, or for it alone where no
+    archive is wanted. `calls` are those of the
     compiler, for size and (True) for speed. `sources` are contents by path; `toolchain`, `workspace` and `program` as
     of `compile_objects`. Raises as `compile_objects`."""
     speed = flags.speed_units(build_options, sources)
@@ -300,7 +309,7 @@ def library_objects(
         )
         return flags.in_link_order(dict(zip(units, made, strict=True)), speed)
 
-    static = compiled()
+    static = compiled() if workspace.archive or not lto else ()
     linked = compiled(".lto", flags.LTO) if lto else static
     used = sorted({unit in speed for unit in units})
     commands = tuple(" ".join((*calls[s], "-c", "SOURCE", "-o", "OBJECT")) for s in used)

@@ -116,14 +116,19 @@ class Driver:
         self._run((*link, "unstripped"), workspace)
         self._run((*link, "stripped", *strip), workspace)
         archive = ("ar", "rcs" if target.traits.os == "macos" else "rcsD", "libminbuild.a", *objects.static)
-        self._run(archive, workspace)
+        if workspace.archive:
+            self._run(archive, workspace)
         line = (*link, target.traits.shared_name, *strip)
         return BuildOutput(
             shared=workspace.read("stripped"),
             unstripped=workspace.read("unstripped"),
-            archive=workspace.read("libminbuild.a"),
+            archive=workspace.read("libminbuild.a") if workspace.archive else b"",
             map="",
-            commands=(*objects.commands, " ".join(line), " ".join(archive)),
+            commands=(
+                *objects.commands,
+                " ".join(line),
+                *((" ".join(archive),) if workspace.archive else ()),
+            ),
             toolchain=self.describe(),
             target=str(target),
         )

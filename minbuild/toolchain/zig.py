@@ -107,13 +107,18 @@ class Zig:
             workspace.write({"helpers.o": linked.helpers})
         members = (*objects.static, *(("helpers.o",) if linked.helpers else ()))
         archive = ("zig", "ar", "rcsD", "libminbuild.a", *members)
-        self._run(archive, workspace)
+        if workspace.archive:
+            self._run(archive, workspace)
         return BuildOutput(
             shared=linked.shared,
             unstripped=linked.unstripped,
-            archive=workspace.read("libminbuild.a"),
+            archive=workspace.read("libminbuild.a") if workspace.archive else b"",
             map=linked.map,
-            commands=(*objects.commands, " ".join(linked.command), " ".join(archive)),
+            commands=(
+                *objects.commands,
+                " ".join(linked.command),
+                *((" ".join(archive),) if workspace.archive else ()),
+            ),
             toolchain=self.describe(),
             target=str(target),
         )

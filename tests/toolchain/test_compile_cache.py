@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ from toolchain_sources import (
 
 from minbuild.errors import ToolchainFailed
 from minbuild.toolchain import (
+    BuildJob,
     BuildOutput,
+    Builds,
     Target,
     build_library,
     find_toolchain,
@@ -32,6 +35,21 @@ def test_second_build_comes_from_the_cache(cache: Path, monkeypatch: pytest.Monk
     first = build_library(SOURCES, HOST, find_toolchain())
     monkeypatch.setattr(Processes, "run", lambda *_, **__: pytest.fail("started a process"))
     assert build_library(SOURCES, HOST, find_toolchain()) == first
+
+
+def test_an_archive_that_nobody_asked_for_is_not_made(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shared library is the same without it, and one that was built with an archive serves as well."""
+    said: list[str] = []
+    alone = build_library(SOURCES, HOST, find_toolchain(), progress=said.append, archive=False)
+    assert sum(line.startswith("compiled") for line in said) == 3 and alone.archive == b""
+    assert build_library(SOURCES, HOST, find_toolchain(), archive=False) == alone
+    whole = build_library(SOURCES, HOST, find_toolchain())
+    assert whole.archive.startswith(b"!<arch>") and whole.commands[:-1] == alone.commands
+    assert replace(whole, archive=b"", commands=alone.commands) == alone
+    monkeypatch.setattr(Processes, "run", lambda *_, **__: pytest.fail("started a process"))
+    builds = Builds()
+    assert builds[BuildJob(SOURCES, HOST, find_toolchain())] == whole
+    assert builds[BuildJob(SOURCES, HOST, find_toolchain(), archive=False)] == whole
 
 
 def test_only_the_changed_source_is_compiled(cache: Path) -> None:

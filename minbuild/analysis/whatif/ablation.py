@@ -55,7 +55,8 @@ class Ablation:
     def order(self, taken: frozenset[str]) -> BuildJob:
         """The library with just the steps in `taken`."""
         sources = emit_sources(self.contents(taken), self.registry)
-        return BuildJob(sources, self.target, self.toolchain.with_build_options(self._options(taken)))
+        toolchain = self.toolchain.with_build_options(self._options(taken))
+        return BuildJob(sources, self.target, toolchain, archive=False)
 
     def _options(self, taken: frozenset[str]) -> BuildOptions:
         """The build options of the library with the steps in `taken`."""

@@ -38,7 +38,7 @@ class LeaveOneOut:
             )
             sources["src/kernel_table.cc"] = emit_sources(rest, self.registry)["src/kernel_table.cc"]
             del sources[f"src/kernels/{stem}.cc"]
-        return BuildJob(sources, self.target, self.toolchain)
+        return BuildJob(sources, self.target, self.toolchain, archive=False)
 
     def orders(self) -> tuple[BuildJob, ...]:
         """Everything that `saved` compares."""

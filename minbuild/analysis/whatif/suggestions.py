@@ -74,7 +74,8 @@ class SuggestionBuilds:
 
     def _order(self, candidate: Candidate) -> BuildJob:
         sources = emit_sources(candidate.contents, candidate.models[0].registry)
-        return BuildJob(sources, self.target, self.toolchain.with_build_options(candidate.build_options))
+        toolchain = self.toolchain.with_build_options(candidate.build_options)
+        return BuildJob(sources, self.target, toolchain, archive=False)
 
     def _figures(self, candidate: Candidate) -> _Figures:
         built, models = self.builds[self._order(candidate)], candidate.models
