@@ -28,7 +28,7 @@ _LEAST = 32  # channels and filters, at least
 # transform takes of a tile of a channel, of a window, and of a gradient of one, as measured with AVX-512.
 _OF_TILE, _OF_WINDOW, _OF_GRADIENT = 8, 13, 48
 # Of the packed convolution's; where the batch is free, no more than that at one image, as others gain.
-_MOST_TIME = 0.85
+_MOST_TIME = 0.95
 
 winograd_kernel = KernelFunction(
     "winograd_conv_packed",
