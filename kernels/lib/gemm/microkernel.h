@@ -118,6 +118,7 @@ struct TileBody {
       T* later = out;
       unroll<Rows>([&](auto) MB_LAMBDA {
         __builtin_prefetch(later, 1);
+        if constexpr (Vectors * W::bytes > 64) __builtin_prefetch(later + V::size, 1);  // the second line
         later += out_row;
       });
     }
