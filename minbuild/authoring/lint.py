@@ -18,6 +18,7 @@ _NORMALIZATION = "BatchNormalization"
 _GENERATED = re.compile(r"\d$|[:/]|const|scalar|_cast$", re.I)  # names that exporters make up, of constants
 _MAGNITUDE = "lora_magnitude_vector"
 _TRAINING_OUTPUTS = 5  # of BatchNormalization before opset 14, which has no attribute for its mode
+_CORNER = 16  # rows and columns of a matrix that are compared first
 
 
 def lint(graph: Graph, train: Sequence[str], metadata: ExporterMetadata, named: bool) -> Iterator[str]:
@@ -131,21 +132,28 @@ def _normalizes_as_inference(graph: Graph) -> bool:
 
 
 def _tied(graph: Graph, train: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Pairs of matrices that are equal, or transposes of each other."""
+    """Pairs of matrices that are equal, or transposes of each other. Most differ in a corner, so that their other
+    elements need not be read."""
     seen: dict[tuple[object, ...], list[str]] = {}
     for name in train:
         array = graph.initializers[name]
         if array.ndim != 2 or array.dtype.kind != "f":
             continue
-        low, high = array.min(), array.max()
-        if not low < high:  # what is not yet trained, such as zeros, is equal by chance
+        alike = seen.setdefault((*sorted(array.shape), _corner(array)), [])
+        if (
+            alike and not array.min() < array.max()
+        ):  # what is not yet trained, such as zeros, is equal by chance
             continue
-        alike = seen.setdefault((*sorted(array.shape), float(low), float(high)), [])
         for other in alike:
             if _same(array, graph.initializers[other]):
                 yield other, name
                 break
         alike.append(name)
+
+
+def _corner(array: np.ndarray) -> bytes:
+    """The first elements of a matrix, in an order that its transpose has too."""
+    return np.sort(array[:_CORNER, :_CORNER] + array.dtype.type(0), axis=None).tobytes()  # -0 equals 0
 
 
 def _same(one: np.ndarray, other: np.ndarray) -> bool:
