@@ -186,6 +186,16 @@ struct PackedConv : Weights... {
 #endif
   }
 
+  // Small images take less time by vectors than by one instruction for bytes.
+  MB_INLINE void copy_image(T* to, const T* from) const {
+    using V = Width<kNarrowBytes>::of<T>;
+    if (image < V::size) return copy_bytes(to, from, size_t(image) * sizeof(T));
+    intptr_t i = 0;
+    for (; i < image - V::size; i += V::size) V::load(from + i).store(to + i);
+    i = image - V::size;
+    V::load(from + i).store(to + i);
+  }
+
   // Rows of outputs of some images side by side, or back.
   void gather_outputs(T* y, intptr_t y_step, int count, bool back) const {
 #if MB_THREADS > 1
@@ -193,14 +203,14 @@ struct PackedConv : Weights... {
     for_ranges(c.team, rows, rows * image * sizeof(T), 1, [&](intptr_t first, intptr_t some) {
       for (intptr_t row = first; row < first + some; ++row) {
         T *own = y + row % count * y_step + row / count * image, *side = grid + row * image;
-        copy_bytes(back ? own : side, back ? side : own, size_t(image) * sizeof(T));
+        copy_image(back ? own : side, back ? side : own);
       }
     });
 #else
     for (int i = 0; i < count; ++i, y += y_step)
       for (int m = 0; m < filters; ++m) {
         T *own = y + m * image, *side = grid + (intptr_t(m) * count + i) * image;
-        copy_bytes(back ? own : side, back ? side : own, size_t(image) * sizeof(T));
+        copy_image(back ? own : side, back ? side : own);
       }
 #endif
   }
