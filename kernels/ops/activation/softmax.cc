@@ -102,7 +102,7 @@ struct RowEnd {
     whole = count - rest;
     for (int lane = 0; lane < V::size; ++lane) kept.v[lane] = lane < rest ? -1 : 0;
   }
-  MB_INLINE bool has_room(int rows) const { return kTogether + (rest != 0) <= rows; }
+  MB_INLINE bool fits(int rows) const { return kTogether + (rest != 0) <= rows; }
   MB_INLINE V load(const T* x, V others) const { return select(kept, V::load(x + whole), others); }
   // The first `rest` lanes.
   MB_INLINE void store(V x, T* to) const {
@@ -123,7 +123,7 @@ struct SoftmaxRows {
     const RowEnd<T, V> end(count);
     const V least = SoftmaxBody<T>::filler;
     int done = 0;
-    for (; end.has_room(rows - done); done += kTogether) {
+    for (; end.fits(rows - done); done += kTogether) {
       V tops[kTogether], last[kTogether];
       unroll<kTogether>([&](auto i) MB_LAMBDA { tops[i] = least; });
       for (int c = 0; c < end.whole; c += V::size)
@@ -161,7 +161,7 @@ struct RowGradients {
     const RowEnd<T, V> end(count);
     const V none = T(0);
     int done = 0;
-    for (; end.has_room(rows - done); done += kTogether) {
+    for (; end.fits(rows - done); done += kTogether) {
       V sums[kTogether];
       unroll<kTogether>([&](auto i) MB_LAMBDA { sums[i] = none; });
       for (int c = 0; c < end.whole; c += V::size)
