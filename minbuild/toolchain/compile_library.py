@@ -108,7 +108,7 @@ class BuildFolder:
     jobs: int
     report_progress: Callable[[str], None]
     environment: Mapping[str, str] = field(default_factory=dict)
-    archive: bool = True  # is wanted beside the shared library
+    archive: bool = True  # False: the shared library is enough
 
     def run(self, where: str, command: tuple[str, ...], cure: str, program: str = "") -> tuple[bytes, str]:
         """Run in the neutral folder; standard output and error. `program` is what to start for `command[0]`.
@@ -296,8 +296,8 @@ def library_objects(
     workspace: BuildFolder,
     program: Callable[[str], str],
 ) -> Objects:
-    """Compile a library as `build_options` say, and with `lto` once more for this link, or for it alone where no
-    archive is wanted. `calls` are those of the
+    """Compile a library as `build_options` say, and with `lto` once more for this link, or for it alone without an
+    archive. `calls` are those of the
     compiler, for size and (True) for speed. `sources` are contents by path; `toolchain`, `workspace` and `program` as
     of `compile_objects`. Raises as `compile_objects`."""
     speed = flags.speed_units(build_options, sources)

@@ -214,7 +214,7 @@ def _place(uses: Sequence[_Use], number: int) -> int:
 
 
 def _ranges(starts: _Ints, counts: _Ints) -> _Ints:
-    """The numbers `start`, `start` + 1, ... of each of some ranges of so many, one behind the other."""
+    """The numbers `start`, `start` + 1, ... of ranges of these lengths, one behind the other."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     return np.arange(total) + np.repeat(starts - ends + counts, counts)
