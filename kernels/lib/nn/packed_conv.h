@@ -247,21 +247,32 @@ struct PackedConv : Weights... {
 #endif
 
   // planes += rows of X from `channel` on, at outputs from `first` on
-  void add_made(const TapRows<T>& taps, const T* from, intptr_t channel, intptr_t count, intptr_t first,
-                intptr_t columns) const {
-    using V = Width<kNarrowBytes>::of<T>;
-    for (intptr_t k = 0; k < count * c.taps; ++k) {
-      T* row = const_cast<T*>(taps.row(int(channel * c.taps + k)));
-      OutputRows::RunIterator iterator(rows, first);
-      for (intptr_t left = columns, run; left > 0; left -= run, from += run) {
-        run = iterator.run(left);
-        T* to = row + iterator.place();
-        intptr_t i = 0;
-        for (; i <= run - V::size; i += V::size) (V::load(to + i) + V::load(from + i)).store(to + i);
-        for (; i < run; ++i) to[i] += from[i];
-        iterator.advance(run);
+  struct AddMade {
+    template <class W>
+    static MB_INLINE void run(const TapRows<T>* taps, const T* from, intptr_t channel, intptr_t count, intptr_t first,
+                              intptr_t columns) {
+      using V = typename W::template of<T>;
+      using Short = Width<kNarrowBytes>::of<T>;
+      for (intptr_t k = 0; k < count * taps->taps; ++k) {
+        T* row = const_cast<T*>(taps->row(int(channel * taps->taps + k)));
+        OutputRows::RunIterator iterator(taps->rows, first);
+        for (intptr_t left = columns, run; left > 0; left -= run, from += run) {
+          run = iterator.run(left);
+          T* to = row + iterator.place();
+          intptr_t i = 0;
+          for (; i <= run - V::size; i += V::size) (V::load(to + i) + V::load(from + i)).store(to + i);
+          if (V::size > Short::size)
+            for (; i <= run - Short::size; i += Short::size)
+              (Short::load(to + i) + Short::load(from + i)).store(to + i);
+          for (; i < run; ++i) to[i] += from[i];
+          iterator.advance(run);
+        }
       }
     }
+  };
+  static void add_made(const TapRows<T>& taps, const T* from, intptr_t channel, intptr_t count, intptr_t first,
+                       intptr_t columns) {
+    run_at<AddMade>(vector_bytes(), &taps, from, channel, count, first, columns);
   }
 
   // One group of `count` images, whose neighbours are x_step and y_step apart.
