@@ -72,7 +72,8 @@ class _Copies(NamedTuple):
 
 class StepMemory:
     """The memory of a step of `calls` whose order is free behind the `loss`. `repeats` are the calls that can run
-    twice, by index, as they do the second time; `returned` is the storage of outputs."""
+    twice, by index, as they do the second time; `returned` is the storage of outputs, `costs` and `tiles` are those of
+    the calls."""
 
     def __init__(
         self,
