@@ -155,7 +155,7 @@ def compile_artifacts(
             usual=usual,
         )
         plan = fitted.plan if fitted else plan
-        points = curve(program, operators, sizes, build, slicing, usual) if options.ram_curve else ()
+        points = curve(program, operators, sizes, build, slicing, usual=usual) if options.ram_curve else ()
         if fitted and options.updates.fused:
             check_refusals(fitted.program, operators)
     check_scratch(plan, sizes, fixed)

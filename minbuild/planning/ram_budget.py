@@ -118,7 +118,7 @@ def fit(
     the reason why not; `other_updates` gives the bytes of RAM with fused updates, or with separate ones where they are
     fused, for the message. `usual` are the bytes of RAM without `--ram`, where that has other kernels or more threads
     than `build` gives a plan. Raises OverBudget with the least that was found."""
-    search = _search(lowered, registry, sizes, budget, build, usual)
+    search = _search(lowered, registry, sizes, budget, build, usual=usual)
     if search.smallest <= budget:
         return None
     if not any(p.name == TRAIN for p in lowered.procedures):
@@ -144,7 +144,7 @@ def curve(
     budgets between them, the largest first, each slower than the ones before it.
 
     `lowered`, `registry`, `sizes`, `build`, `slicing` and `usual` are those of `fit`."""
-    search = _search(lowered, registry, sizes, 1, build, usual)
+    search = _search(lowered, registry, sizes, 1, build, usual=usual)
     most = RamPoint(search.usual, 0.0)
     if not any(p.name == TRAIN for p in lowered.procedures):
         return (most,)

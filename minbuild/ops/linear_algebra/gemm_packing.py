@@ -36,7 +36,7 @@ def packed_kernel_of(kernel: KernelFunction) -> KernelFunction:
         kernel.params,
         {"T": FLOATS},
         kernel.features,
-        kernel.hints,
+        hints=kernel.hints,
         share=whole_share,
         work=kernel.work,
     )
@@ -76,7 +76,8 @@ def packed_bytes(
 
 
 def is_large_outer(element: ElementType, rows: Dim, columns: Dim, depth: Dim) -> bool:
-    """True of an outer product, or one that may be, whose result leaves the second nearest cache."""
+    """True of a product of `rows`, `columns` and `depth`, free or not, in numbers of type `element`, that is or may be
+    an outer product whose result leaves the second nearest cache."""
     if isinstance(depth, int) and depth != 1:
         return False
     known = [d for d in (rows, columns) if isinstance(d, int)]
