@@ -25,6 +25,7 @@ from minbuild.codegen.package import PackagedModel, emit_package
 from minbuild.codegen.plan_encoding_choice import choose_encoding
 from minbuild.codegen.straight_choice import choose_straight
 from minbuild.errors import BadInput, OverBudget, VerificationFailed
+from minbuild.ir.kernel_choice import KernelChoice
 from minbuild.ir.size_report import Board, SizeReport, Verification
 from minbuild.ops import registry
 from minbuild.options.build_options import (
@@ -230,7 +231,7 @@ def _plan_options(build_options: BuildOptions, targets: Sequence[Target]) -> Pla
     return PlanOptions(
         graphs=tuple(build_options.graphs),
         threads=_threads(build_options, targets),
-        packs=build_options.loop_variants != ONE,
+        kernels=KernelChoice(packs=build_options.loop_variants != ONE),
         kernel_names=build_options.error_messages == TEXT,
         checks_loss=build_options.checks_loss,
         updates=Updates(build_options.updates == FUSED, build_options.checks_gradients),

@@ -140,9 +140,8 @@ def _tied(graph: Graph, train: Sequence[str]) -> Iterator[tuple[str, str]]:
         if array.ndim != 2 or array.dtype.kind != "f":
             continue
         alike = seen.setdefault((*sorted(array.shape), _corner(array)), [])
-        if (
-            alike and not array.min() < array.max()
-        ):  # what is not yet trained, such as zeros, is equal by chance
+        # Matrices of one number, such as zeros, are not yet trained, and equal by chance.
+        if alike and not array.min() < array.max():
             continue
         for other in alike:
             if _same(array, graph.initializers[other]):

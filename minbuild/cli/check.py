@@ -24,6 +24,7 @@ from minbuild.cli.progress import (
 from minbuild.cli.settings_file import resolve_build_options
 from minbuild.codegen.atomic_write import write_file
 from minbuild.errors import BadInput, Unsupported
+from minbuild.ir.kernel_choice import KernelChoice
 from minbuild.ir.ram_price import RamPoint
 from minbuild.options.build_options import ALL, AUTO, GRADIENTS, LOSS, OFF
 from minbuild.options.byte_sizes import parse_size, size_text
@@ -138,7 +139,9 @@ def _plan_options(there: InstalledPackage | None, checks_loss: bool, ram: int | 
     options = PlanOptions(checks_loss=checks_loss, ram=ram, ram_curve=ram is not None)
     if there is None:
         return options
-    return replace(options, graphs=there.graphs, held=there.held, native_halves=there.native_halves)
+    return replace(
+        options, graphs=there.graphs, kernels=KernelChoice(held=there.held), native_halves=there.native_halves
+    )
 
 
 def _budget_lines(prefix: str, model: CompiledModel, budget: int) -> Iterator[str]:

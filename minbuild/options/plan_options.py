@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from minbuild.ir.kernel_choice import EVERY_KERNEL, KernelChoice
 from minbuild.options.build_options import OFF
 from minbuild.options.graph_selection import EVERY
 
@@ -23,8 +24,7 @@ class PlanOptions:
 
     graphs: tuple[str, ...] = EVERY  # of GRAPHS: what it is planned for
     threads: str = OFF  # a value of --threads
-    packs: bool = True  # large products may have kernels that pack their matrices
-    held: frozenset[str] | None = None  # as in KernelChoice
+    kernels: KernelChoice = EVERY_KERNEL  # that it chooses from
     kernel_names: bool = True  # the plan has them, for errors in words
     checks_loss: bool = False  # training steps refuse a loss that is not finite
     updates: Updates = Updates()  # where parameters are updated

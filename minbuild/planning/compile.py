@@ -13,7 +13,6 @@ from minbuild.frontend.checkpoint import LARGEST_FILE, parameter_bytes, read_che
 from minbuild.frontend.files import read_shared
 from minbuild.ir import Plan, Program, TrainingArtifacts, fingerprint_of
 from minbuild.ir.dims import symbols_in
-from minbuild.ir.kernel_choice import KernelChoice
 from minbuild.ir.mapped import FileBytes
 from minbuild.ir.ram_price import RamPoint
 from minbuild.ops import Registry, registry
@@ -108,7 +107,7 @@ def compile_artifacts(
     sizes = {s: largest.get(s, DEFAULT_LARGEST) for s in optimized.symbols}
     check_elements(optimized, sizes, fixed)
     threads = threads_of(options.threads, optimized, operators)
-    kernels = KernelChoice(options.packs, held=options.held)
+    kernels = options.kernels
     plan = build_plan(optimized, operators, threads, kernels)
     if options.threads == AUTO:
         threads, plan = _affordable(optimized, operators, options, sizes, threads, plan=plan)
@@ -240,11 +239,10 @@ def _affordable(
     the plan for them. `plan` is that of `program` for all of them."""
     if threads == 1 or ram_of(plan, sizes) >= _RAM_OF_ANY_THREADS:
         return threads, plan
-    kernels = KernelChoice(options.packs, held=options.held)
-    most = ram_of(build_plan(program, operators, 1, kernels), sizes) * 5 // 4
+    most = ram_of(build_plan(program, operators, 1, options.kernels), sizes) * 5 // 4
     while threads > 1 and ram_of(plan, sizes) > most:
         threads //= 2
-        fewer = build_plan(program, operators, threads, kernels)
+        fewer = build_plan(program, operators, threads, options.kernels)
         same = fewer.constants == plan.constants  # large ones are in memory once
         plan = replace(fewer, constants=plan.constants) if same else fewer
     return threads, plan

@@ -16,6 +16,7 @@ from places import GOLDEN, ROOT
 from minbuild.codegen.lowering_choice import choose_lowerings
 from minbuild.errors import BadInput
 from minbuild.ir import ElementType, Node
+from minbuild.ir.kernel_choice import KernelChoice
 from minbuild.ops import registry
 from minbuild.ops.core.definition import KernelCall
 from minbuild.ops.core.definition import TestCase as Case
@@ -172,7 +173,7 @@ def test_equal_lowerings_compute_the_same_numbers(
 def _smallest(folder: str) -> tuple[CompiledModel, BuildOptions]:
     options = replace(in_profile("smallest"), flavor=COMPILED)
     return compile_model(
-        GOLDEN / folder, {}, {}, options=PlanOptions(packs=False, kernel_names=False)
+        GOLDEN / folder, {}, {}, options=PlanOptions(kernels=KernelChoice(packs=False), kernel_names=False)
     ), options
 
 

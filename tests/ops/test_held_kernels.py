@@ -56,7 +56,7 @@ HELD = {
     - HINTS
     - FASTER,
 }
-# What packs no layers of some kinds: those that run backwards, of samples of several lengths, of a filter a channel.
+# Kernels that take layers which packing has no kernel for: in reverse, of several lengths, of one filter a channel.
 RECURRENT = {f"{name}{part}" for name in ("lstm", "gru", "rnn") for part in ("", "_grad")}
 NEVER_PACKED = {"packed": {*RECURRENT, "conv_dequantize"}, "packed convolutions": {"conv", "conv_dequantize"}}
 each_held = pytest.mark.parametrize("held", HELD)

@@ -11,6 +11,7 @@ from places import GOLDEN
 
 from minbuild.codegen.library_builder import build_checked
 from minbuild.ir import PlanTensor
+from minbuild.ir.kernel_choice import KernelChoice
 from minbuild.options.build_options import BuildOptions
 from minbuild.options.plan_options import PlanOptions
 from minbuild.planning.compile import compile_model
@@ -55,7 +56,7 @@ def test_fixed_sizes_never_make_a_dense_plan_larger(folder: Path, packs: bool) -
     """In either form, with names of kernels and without. Only known sizes show that packing pays: a plan with kernels
     for it that the free one lacks is faster, and may be larger by the tensors that these want for themselves, and by
     their names where it has names of kernels."""
-    options = PlanOptions(packs=packs)
+    options = PlanOptions(kernels=KernelChoice(packs=packs))
     free = compile_model(folder, {}, {}, options=options)
     for size in (1, 8, 32) if free.largest else ():
         fixed = compile_model(folder, dict.fromkeys(free.largest, size), {}, options=options)

@@ -93,11 +93,14 @@ def _lines(names: Sequence[str], targets: Sequence[str]) -> Iterator[str]:
 
 def _planned(folder: Path) -> tuple[CompiledModel, CompiledModel]:
     """The model as it is planned by default, and as the profile `smallest` does it."""
+    from minbuild.ir.kernel_choice import KernelChoice
     from minbuild.options.plan_options import PlanOptions
     from minbuild.planning.compile import compile_model
     from minbuild.planning.compiled_model import with_compact_checkpoint
 
-    least = compile_model(folder, {}, {}, options=PlanOptions(packs=False, kernel_names=False))
+    least = compile_model(
+        folder, {}, {}, options=PlanOptions(kernels=KernelChoice(packs=False), kernel_names=False)
+    )
     return compile_model(folder, {}, {}), with_compact_checkpoint(least)
 
 

@@ -27,6 +27,7 @@ sys.path[:0] = [str(HERE.parent), str(TESTS / "support"), str(ROOT)]
 from minbuild.codegen.library_sizer import LibrarySizer  # noqa: E402
 from minbuild.codegen.lowering_choice import choose_lowerings  # noqa: E402
 from minbuild.errors import MinbuildError  # noqa: E402
+from minbuild.ir.kernel_choice import KernelChoice  # noqa: E402
 from minbuild.options.build_options import COMPILED, DIRECT, in_profile  # noqa: E402
 from minbuild.options.plan_options import PlanOptions  # noqa: E402
 from minbuild.planning.compile import compile_model  # noqa: E402
@@ -136,7 +137,11 @@ def _artifacts(path: Path, out: Path) -> Path | None:
 def _row(name: str, folder: Path) -> str:
     options = replace(in_profile("smallest"), flavor=COMPILED)
     sizer = LibrarySizer(ExtraRequirements(), find_toolchain(None, None, options), (host_target(),), False)
-    models = (compile_model(folder, {}, {}, options=PlanOptions(packs=False, kernel_names=False)),)
+    models = (
+        compile_model(
+            folder, {}, {}, options=PlanOptions(kernels=KernelChoice(packs=False), kernel_names=False)
+        ),
+    )
 
     def taken(each: tuple[CompiledModel, ...]) -> int:
         return sizer.loaded_bytes(each, options)
