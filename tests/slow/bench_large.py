@@ -4,7 +4,11 @@
                                      [--seconds 10] [--no-memory] [--dry] [--resume] [NAME...]
 
 The networks are those of large_nets.py, with random weights; a NAME is one of them, in quotes, or the beginning of
-one. PYTHON has torch, onnx and onnxscript (--torch), onnxruntime-training-cpu 1.19.2 (--ort); environments are made for
+one. A NAME such as torchvision:densenet121 is a model of another library, which large_torchvision.py fetches. Rows of
+such networks have a table of their own: the kernels were not tuned for them. Where ONNX Runtime's tools cannot make
+artifacts of one, or ONNX Runtime cannot train them, its times stay empty and `minbuild artifacts` serves.
+
+PYTHON has torch, onnx and onnxscript (--torch), onnxruntime-training-cpu 1.19.2 (--ort); environments are made for
 the purpose when none are given. PyTorch exports a network, ONNX Runtime's tools make its artifacts, and minbuild builds
 a trainer of them. Then each of the three trains in a process of its own, in turns of about a second, on the
 same batch: a training step, AdamW (PyTorch's fused one), and the reset of gradients. Their first losses have to agree.
@@ -35,6 +39,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
 sys.path[:0] = [str(TESTS / "golden"), str(ROOT)]
+from minbuild.errors import MinbuildError  # noqa: E402
+
 REPORT = ROOT / "reports" / "baseline"
 WORKER = str(HERE.with_name("large_worker.py"))
 TORCH_PACKAGES = ("torch", "onnx", "onnxscript", "numpy")
@@ -50,9 +56,20 @@ class Failed(Exception):
     """A row could not be measured."""
 
 
+def is_foreign(name: str) -> bool:
+    """True for a network that another library defines."""
+    return ":" in name
+
+
+def _chosen(names: Sequence[str]) -> list[str]:
+    """The networks that are asked for."""
+    own = [n for n in NAMES if not names or any(n.startswith(name) for name in names)]
+    return own + [name for name in names if is_foreign(name)]
+
+
 def main() -> int:
     options = _options()
-    wrong = [n for n in options.names if not any(known.startswith(n) for known in NAMES)]
+    wrong = [n for n in options.names if not _chosen([n])]
     if wrong:
         sys.exit(f"{wrong[0]}: no such network; there are {', '.join(NAMES)}.")
     with tempfile.TemporaryDirectory(prefix="minbuild-large-") as scratch:
@@ -63,23 +80,23 @@ def main() -> int:
             "ours": sys.executable,
         }
         rows, failures = [], []
-        for name in NAMES:
-            if not options.names or any(name.startswith(n) for n in options.names):
-                try:
-                    _prepare(work / name, name, pythons, options)
-                except (Failed, OSError) as failure:
-                    failures.append(f"{name}: {failure}")
-                    continue
-                for threads in options.threads:
-                    for batch in options.batches:
-                        try:
-                            rows.append(_row(work / name, name, batch, threads, pythons, options))
-                        except (Failed, OSError) as failure:
-                            failures.append(f"{name}, batch {batch}, {threads} threads: {failure}")
+        for name in _chosen(options.names):
+            folder = work / name.replace(":", "-")
+            try:
+                _prepare(folder, name, pythons, options)
+            except (Failed, MinbuildError, OSError) as failure:
+                failures.append(f"{name}: {failure}")
+                continue
+            for threads in options.threads:
+                for batch in options.batches:
+                    try:
+                        rows.append(_row(folder, name, batch, threads, pythons, options))
+                    except (Failed, OSError) as failure:
+                        failures.append(f"{name}, batch {batch}, {threads} threads: {failure}")
     print(_table(rows) if rows else "No row was measured.")
     for failure in failures:
         print(f"FAILED {failure}", file=sys.stderr)
-    return 1 if failures or any(min(row["ort"], row["torch"]) < row["ours"] for row in rows) else 0
+    return 1 if failures or any(_peer(row) < row["ours"] for row in rows) else 0
 
 
 def _options() -> argparse.Namespace:
@@ -122,15 +139,26 @@ def _ort(work: Path) -> Path:
 
 def make_artifacts(folder: Path, name: str, pythons: dict[str, Path], batches: Sequence[int]) -> None:
     """Artifacts of network `name` by ONNX Runtime where `folder` has none yet, with inputs of the sizes `batches`;
-    `pythons` are the environments."""
-    if not (folder / "training_model.onnx").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        sizes = ",".join(map(str, batches))
-        for who, command in (("torch", ("export", folder, name, sizes)), ("ort", ("artifacts", folder))):
-            given = [str(pythons[who]), WORKER, *map(str, command)]
-            done = subprocess.run(given, capture_output=True, text=True, cwd=folder, check=False)
-            if done.returncode:
-                raise Failed(f"{' '.join(given)}\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
+    `pythons` are the environments. minbuild makes those of another library's network that ONNX Runtime does not."""
+    if (folder / "training_model.onnx").exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    _run([pythons["torch"], WORKER, "export", folder, name, ",".join(map(str, batches))], folder)
+    try:
+        _run([pythons["ort"], WORKER, "artifacts", folder], folder)
+    except Failed as failure:
+        if not is_foreign(name):
+            raise
+        (folder / "no_ort.txt").write_text(str(failure))
+        _run([sys.executable, "-m", "minbuild", "artifacts", "model.onnx", "--out", "."], folder)
+
+
+def _run(command: Sequence[object], folder: Path) -> None:
+    given = [str(part) for part in command]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(given, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+    if done.returncode:
+        raise Failed(f"{' '.join(given)}\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
 
 
 def _prepare(folder: Path, name: str, pythons: dict[str, Path], options: argparse.Namespace) -> None:
@@ -223,18 +251,28 @@ def _busy() -> float:
     return (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
+def _who(folder: Path) -> list[str]:
+    """The participants that can train what is in `folder`."""
+    return [who for who in WHO if who != "ort" or not (folder / "no_ort.txt").exists()]
+
+
 def _measured(folder: Path, name: str, batch: int, threads: int, pythons: dict[str, Path], options) -> dict:
     given = (name, batch, threads)
     row = {"net": name, "batch": batch, "threads": threads}
     if threads == 1 and not options.no_memory:  # one after the other: some are large
-        for who in WHO:
+        for who in _who(folder):
             participant = Participant(who, pythons[who], folder, *given)
             participant.steps(2)
             row[f"{who}_memory"] = participant.memory()
     participants: dict[str, Participant] = {}
     try:
-        for who in WHO:
-            participants[who] = Participant(who, pythons[who], folder, *given)
+        for who in _who(folder):
+            try:
+                participants[who] = Participant(who, pythons[who], folder, *given)
+            except Failed as failure:
+                if who != "ort" or not is_foreign(name):
+                    raise
+                (folder / "no_ort.txt").write_text(str(failure))
         losses = {who: p.loss for who, p in participants.items()}
         if max(losses.values()) - min(losses.values()) > AGREE * max(losses.values()):
             raise Failed(f"the first losses differ: {losses}")
@@ -247,12 +285,12 @@ def _measured(folder: Path, name: str, batch: int, threads: int, pythons: dict[s
 
 def _raced(participants: dict[str, Participant], threads: int, seconds: float) -> dict[str, float]:
     """The best milliseconds of each in turns, and how many cores other processes used."""
-    counts, best = {}, dict.fromkeys(WHO, math.inf)
+    counts, best = {}, dict.fromkeys(participants, math.inf)
     for who, p in participants.items():
         counts[who] = max(1, round(TURN / p.steps(1)[0]))
     since, turns = time.perf_counter(), 0
     busy, own = _busy(), sum(p.used() for p in participants.values())
-    while time.perf_counter() - since < seconds * len(WHO) or turns < FEWEST:
+    while time.perf_counter() - since < seconds * len(participants) or turns < FEWEST:
         for who, p in participants.items():
             best[who] = min(best[who], p.steps(counts[who])[1 if threads == 1 else 0])
         turns += 1
@@ -269,14 +307,24 @@ default build: a training step with AdamW, beside ONNX Runtime and PyTorch in on
 With one thread times are those of the processor, else of the wall clock, in the best of the turns that the three took;
 memory is what training adds to a process at most. Below 1, minbuild is faster.
 """
+FOREIGN = """## Networks that the kernels were not tuned for
+
+Models as other libraries define them, with random weights and nothing random in their training. ORT's columns are empty
+where its tools cannot make artifacts of the model or it cannot train them.
+"""
+
+
+def _peer(row: dict) -> float:
+    """Milliseconds of the faster of the others."""
+    return min(row[who] for who in ("ort", "torch") if who in row)
 
 
 def _line(row: dict) -> str:
-    ratios = (row["ours"] / row["ort"], row["ours"] / row["torch"])
+    ratios = (f"{row['ours'] / row[who]:.2f}" if who in row else "" for who in ("ort", "torch"))
     memory = [f"{row[f'{who}_memory'] / 1e6:.0f}" if f"{who}_memory" in row else "" for who in WHO]
-    times = (f"{row[who]:.2f}" if row[who] < 100 else f"{row[who]:.0f}" for who in WHO)
+    times = (f"{row[who]:.{2 if row[who] < 100 else 0}f}" if who in row else "" for who in WHO)
     named = (row["net"], str(row["batch"]), str(row["threads"]))
-    cells = (*named, *times, *(f"{r:.2f}" for r in ratios), *memory)
+    cells = (*named, *times, *ratios, *memory)
     return "| " + " | ".join(cells) + " |"
 
 
@@ -286,19 +334,22 @@ def _beside(row: dict) -> str:
     return f" other processes used {others:.1f} cores" if others > QUIET else ""
 
 
+def _mean(rows: list[dict], who: str) -> str:
+    """The geometric mean of minbuild's times beside those of `who`, of the rows that have them."""
+    logs = [math.log(row["ours"] / row[who]) for row in rows if who in row]
+    return f"{math.exp(sum(logs) / len(logs)):.2f}" if logs else "-"
+
+
 def _table(rows: list[dict]) -> str:
     lines = ["| " + " | ".join(HEAD) + " |", "|---|" + "--:|" * (len(HEAD) - 1), *map(_line, rows), ""]
     for threads in sorted({row["threads"] for row in rows}):
         own = [row for row in rows if row["threads"] == threads]
-        means = [
-            math.exp(sum(math.log(row["ours"] / row[who]) for row in own) / len(own))
-            for who in ("ort", "torch")
-        ]
-        worst = max(own, key=lambda row: row["ours"] / min(row["ort"], row["torch"]))
+        means = [_mean(own, who) for who in ("ort", "torch")]
+        worst = max(own, key=lambda row: row["ours"] / _peer(row))
         lines.append(
-            f"{threads} thread{'s' if threads > 1 else ''}: geometric mean beside ONNX Runtime {means[0]:.2f}, beside "
-            f"PyTorch {means[1]:.2f}; largest beside the faster of both "
-            f"{worst['ours'] / min(worst['ort'], worst['torch']):.2f} ({worst['net']}, batch {worst['batch']})."
+            f"{threads} thread{'s' if threads > 1 else ''}: geometric mean beside ONNX Runtime {means[0]}, beside "
+            f"PyTorch {means[1]}; largest beside the faster of both "
+            f"{worst['ours'] / _peer(worst):.2f} ({worst['net']}, batch {worst['batch']})."
         )
     for row in rows:
         if beside := _beside(row):
@@ -317,9 +368,17 @@ def _write(rows: list[dict]) -> None:
         key = (row["net"], row["batch"], row["threads"])
         memory = {k: v for k, v in found.get(key, {}).items() if k.endswith("_memory")}
         found[key] = memory | row
-    every = sorted(found.values(), key=lambda r: (r["threads"], NAMES.index(r["net"]), r["batch"]))
+    every = sorted(found.values(), key=_place)
+    own, foreign = ([r for r in every if is_foreign(r["net"]) is other] for other in (False, True))
+    text = f"{PREFACE}\n{_table(own)}\n" + (f"\n{FOREIGN}\n{_table(foreign)}\n" if foreign else "")
     path.write_text(json.dumps(every, indent=1) + "\n", "utf-8")
-    path.with_suffix(".md").write_text(f"{PREFACE}\n{_table(every)}\n", "utf-8")
+    path.with_suffix(".md").write_text(text, "utf-8")
+
+
+def _place(row: dict) -> tuple:
+    """The order of a row in the report."""
+    own = len(NAMES) if is_foreign(row["net"]) else NAMES.index(row["net"])
+    return own == len(NAMES), row["threads"], own, row["net"], row["batch"]
 
 
 if __name__ == "__main__":

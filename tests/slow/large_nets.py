@@ -1,11 +1,12 @@
 """Networks of the sizes that people train on phones and desktops, for bench_large.py. Needs torch and nothing else;
-weights are random.
+weights are random. A name SOURCE:MODEL is a network of another library, which large_SOURCE.py fetches.
 
 Exported with the names that torch gives its parameters, so that what is frozen there is frozen in the artifacts.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -269,10 +270,26 @@ NETS = {
 }  # fmt: skip
 
 
+def net_of(name: str) -> Net:
+    """The network `name`: one of NETS, or SOURCE:MODEL, which the function `net` of large_SOURCE.py answers."""
+    source, colon, model = name.partition(":")
+    return importlib.import_module(f"large_{source}").net(model) if colon else NETS[name]
+
+
+def without_dropout(model: nn.Module) -> nn.Module:
+    """The network with nothing random in its training."""
+    for name, child in model.named_children():
+        if isinstance(child, (nn.Dropout, nn.Dropout2d, nn.Dropout3d)):
+            setattr(model, name, nn.Identity())
+        without_dropout(child)
+    return model
+
+
 def made(name: str) -> nn.Module:
     """The network with weights that any two processes agree on, and what is frozen marked so."""
     torch.manual_seed(3)
-    model = NETS[name].make().train()
+    net = net_of(name)
+    model = net.make().train()
     for parameter, value in model.named_parameters():
-        value.requires_grad_(any(part in parameter for part in NETS[name].trained))
+        value.requires_grad_(any(part in parameter for part in net.trained))
     return model

@@ -26,17 +26,19 @@ RATE = 1e-4
 
 def export(folder: Path, name: str, batches: str) -> None:
     import torch
-    from large_nets import NETS, made
+    from large_nets import made, net_of
 
-    net, model = NETS[name], made(name)
+    net, model = net_of(name), made(name)
     random = np.random.default_rng(3)
     for size in map(int, batches.split(",")):
         shape = (size, *net.shape)
         x = random.integers(0, net.words, shape) if net.words else random.standard_normal(shape)
         x = x if net.words else x.astype(np.float32)
-        np.savez(folder / f"batch_{size}.npz", x=x, labels=random.integers(0, net.classes, size))
-    with np.load(folder / f"batch_{size}.npz") as arrays:
-        given = torch.from_numpy(arrays["x"])
+        given = torch.from_numpy(x)
+        with torch.no_grad():
+            scores = model(given).shape  # a label for every place that has a score of each class
+        labels = random.integers(0, net.classes, (scores[0], *scores[2:]))
+        np.savez(folder / f"batch_{size}.npz", x=x, labels=labels)
     torch.onnx.export(
         model, (given,), str(folder / "model.onnx"), dynamo=False, opset_version=net.opset,
         input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}},
@@ -51,6 +53,20 @@ def artifacts(folder: Path) -> None:
 
     bench_ort._import_ort()
     from onnxruntime.training import artifacts as generator
+    from onnxruntime.training import onnxblock
+
+    class Loss(onnxblock.loss.CrossEntropyLoss):
+        """Cross-entropy whose labels have the dimensions of the scores without the second, the classes; ONNX
+        Runtime's own drops the last."""
+
+        def build(self, scores_input_name: str, labels_name: str = "labels") -> str:
+            loss = super().build(scores_input_name, labels_name)
+            scores = next(o for o in model.graph.output if o.name == scores_input_name)
+            dims = scores.type.tensor_type.shape.dim
+            labels = next(i for i in self.base.graph.input if i.name == labels_name)
+            del labels.type.tensor_type.shape.dim[:]
+            labels.type.tensor_type.shape.dim.extend([dims[0], *dims[2:]])
+            return loss
 
     model = onnx.load(folder / "model.onnx")
     known = {i.name for i in model.graph.initializer}
@@ -60,7 +76,7 @@ def artifacts(folder: Path) -> None:
     buffers = ("running_mean", "running_var", "num_batches_tracked")
     frozen = [n for n in known if n not in trained and "." in n and not n.endswith(buffers)]
     generator.generate_artifacts(
-        model, requires_grad=trained, frozen_params=sorted(frozen), loss=generator.LossType.CrossEntropyLoss,
+        model, requires_grad=trained, frozen_params=sorted(frozen), loss=Loss(),
         optimizer=generator.OptimType.AdamW, artifact_directory=str(folder),
     )  # fmt: skip
 
@@ -68,7 +84,7 @@ def artifacts(folder: Path) -> None:
 def train(who: str, folder: Path, name: str, batch: str, threads: str) -> None:
     """Steps as they are asked for."""
     with np.load(folder / f"batch_{batch}.npz") as arrays:
-        given = {"x": arrays["x"], "labels": arrays["labels"]}
+        given = {name: arrays[name] for name in ("x", "labels")}
     makers = {"torch": torch_step, "ort": ort_step, "ours": our_step}
     if who == "torch":
         import torch  # noqa: F401
@@ -139,7 +155,7 @@ def our_step(folder: Path, name: str, given: dict[str, np.ndarray], threads: int
 
     about = json.loads((folder / "about.json").read_text())
     library, handle = Library(folder / "trainer.so"), ctypes.POINTER(CSession)()
-    sizes = (ctypes.c_int32 * about["symbols"])(*[len(given["labels"])] * about["symbols"])
+    sizes = (ctypes.c_int32 * about["symbols"])(*[len(given["x"])] * about["symbols"])
     options = COptions(None, 0, sizes, about["symbols"])
     options.threads = threads
     files = (str(folder / "trainer.plan").encode(), str(folder / "checkpoint").encode())
