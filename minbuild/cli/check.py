@@ -147,7 +147,8 @@ def _plan_options(there: InstalledPackage | None, checks_loss: bool, ram: int | 
 def _budget_lines(prefix: str, model: CompiledModel, budget: int) -> Iterator[str]:
     """The price of a budget that can be met, and of others."""
     found = ram_of(model.plan, model.largest)
-    price = "with kernels of little scratch memory" if model.kernels.lean else "as it is without a budget"
+    limited = model.kernels.scratch is not None
+    price = "with kernels of little scratch memory" if limited else "as it is without a budget"
     if model.fitted is not None:
         price = f"a training step takes about {100 * model.fitted.added_time:.0f} % longer by estimate"
     yield (

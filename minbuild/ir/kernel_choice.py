@@ -15,13 +15,19 @@ class KernelChoice:
     """
 
     packs: bool = True  # those that pack matrices of large products
-    lean: bool = False  # none that takes more scratch memory than another would
+    scratch: int | None = (
+        None  # bytes that one which takes more scratch memory than another has at most; None: any
+    )
     held: frozenset[str] | None = None
 
     def has(self, name: str) -> bool:
         """True of the function of a kernel, a feature or an operator of that `name` which the library has, or may
         have."""
         return self.held is None or name in self.held
+
+    def affords(self, scratch: int) -> bool:
+        """True of a kernel that takes `scratch` bytes of scratch memory, more than another would."""
+        return self.scratch is None or scratch <= self.scratch
 
     def takes(self, packed: str, plain: str, *, pays: bool) -> bool:
         """True of a call for the function or feature `packed`, which may stand for the function `plain` and the other

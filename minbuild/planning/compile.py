@@ -28,6 +28,7 @@ from minbuild.passes.rewrite.loss_check import check_loss
 from minbuild.passes.rewrite.native_products import take_native_products
 from minbuild.planning.batch_slices import BatchSlices, batch_slices
 from minbuild.planning.compiled_model import DEFAULT_LARGEST, CompiledModel, with_large_checkpoint
+from minbuild.planning.faster_kernels import faster_kernels
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan, is_wide
 from minbuild.planning.ram_budget import curve, fit, ram_of
@@ -116,7 +117,7 @@ def compile_artifacts(
     if options.ram is not None:
         usual = ram_of(plan, sizes)  # with all kernels, and the threads that --threads chooses
         if usual > options.ram:
-            kernels = replace(kernels, lean=True)
+            kernels = replace(kernels, scratch=0)
             threads = threads if options.threads != AUTO else 1  # every thread has scratch memory of its own
             plan = build_plan(optimized, operators, threads, kernels)
 
@@ -155,6 +156,11 @@ def compile_artifacts(
         )
         plan = fitted.plan if fitted else plan
         points = curve(program, operators, sizes, build, slicing, usual=usual) if options.ram_curve else ()
+        if usual > options.ram:
+            chosen, search = (fitted.program, fitted.search) if fitted else (optimized, 1)
+            remade = partial(build_plan, chosen, operators, threads, search=search)
+            plan, kernels = faster_kernels(plan, sizes, options.ram, kernels, remade)
+            fitted = replace(fitted, plan=plan, ram=ram_of(plan, sizes)) if fitted else None
         if fitted and options.updates.fused:
             check_refusals(fitted.program, operators)
     check_scratch(plan, sizes, fixed)

@@ -138,7 +138,7 @@ def test_lean_plans_have_it_where_it_takes_no_more_scratch_memory(
 ) -> None:
     layer = ConvLayer((1, channels, size, size), (channels, channels, 3, 3), pads=ONE)
     program = lower(trainers.one_node(*layer.case(FORWARD)).artifacts, registry(), {})
-    for choice, function in ((EVERY_KERNEL, KERNEL), (KernelChoice(lean=True), lean)):
+    for choice, function in ((EVERY_KERNEL, KERNEL), (KernelChoice(scratch=0), lean)):
         plan = build_plan(optimize(program, registry()), registry(), kernels=choice)
         assert {k.function for k in plan.kernels} == {function}
 

@@ -62,9 +62,26 @@ def test_bytes_without_a_budget_are_those_of_all_kernels_and_threads(tmp_path: P
         compile_model(folder, {}, {}, options=PlanOptions(ram=1, threads="auto"))
     budget = usual.plan.persistent_bytes + (whole - usual.plan.persistent_bytes) // 2
     model = compile_model(folder, {}, {}, options=PlanOptions(ram=budget, threads="auto", ram_curve=True))
-    assert model.kernels.lean and model.fitted is not None and model.fitted.before == whole
+    assert model.kernels.scratch is not None and model.fitted is not None and model.fitted.before == whole
     lean = build_plan(optimize(model.program, model.registry), model.registry, model.threads, model.kernels)
     assert ram_of(lean, usual.largest) < whole == model.ram_curve[0].ram
+
+
+def test_plans_for_a_budget_have_the_fast_kernels_that_it_has_room_for(tmp_path: Path) -> None:
+    folder, fast = packed_artifacts(tmp_path), "winograd_conv_packed"
+
+    def calls(plan: Plan) -> int:
+        steps = plan.routines[0].steps
+        return sum(plan.kernels[step.kernel].function == fast for step in steps)
+
+    usual = compile_model(folder, {"batch": 16}, {})
+    budget = ram_of(usual.plan, {}) * 9 // 10
+    model = compile_model(folder, {"batch": 16}, {}, options=PlanOptions(ram=budget))
+    assert model.fitted is not None and model.fitted.ram == ram_of(model.plan, {}) <= budget
+    lean = replace(model.kernels, scratch=0)
+    least = build_plan(model.fitted.program, model.registry, model.threads, lean, model.fitted.search)
+    assert calls(model.plan) >= calls(usual.plan) > calls(least)
+    assert replan(model, model.registry).plan_bytes == model.plan_bytes
 
 
 def test_too_little_is_refused_with_the_least(minbuild: Command, tmp_path) -> None:

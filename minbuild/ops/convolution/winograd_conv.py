@@ -60,10 +60,10 @@ def takes_winograd(layer: Layer, propagation: int) -> bool:
     made = _made(layer, propagation)
     if not all(isinstance(a.outputs, int) for a in made.axes) or not _pays(made, propagation):
         return False
-    if not layer.kernels.lean:
-        return True
-    packed, (needed, _) = layer.packed_scratch(propagation), winograd_scratch(layer, propagation)
-    return never_negative(product(packed.shape or ()) - product(needed.shape or ()))
+    packed, needed = layer.packed_scratch(propagation), winograd_scratch(layer, propagation)[0].shape or ()
+    return layer.kernels.affords(known(product(needed))) or never_negative(
+        product(packed.shape or ()) - product(needed)
+    )
 
 
 def _made(layer: Layer, propagation: int) -> Layer:
