@@ -170,16 +170,22 @@ def rows_of_numbers() -> Iterator[Row]:
 
 def recurrences() -> Iterator[Row]:
     """A layer forward, and forward and back."""
-    steps, features, hidden = 64, 1024, 1024
-    for kind, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1)):
+    layers = (("LSTM", 4, 1024, 64, 1), ("GRU", 3, 1024, 64, 1), ("RNN", 1, 1024, 64, 1))
+    layers += (("LSTM", 4, 256, 128, 2), ("GRU", 3, 256, 128, 2))
+    for kind, gates, hidden, steps, directions in layers:
+        features = hidden
         for batch in (1, 8):
-            x, state = (steps, batch, features), (1, batch, hidden)
-            w = (1, gates * hidden, hidden)
-            y, saved = (steps, 1, batch, hidden), (steps, 1, batch, gates * hidden)
-            attributes = {"hidden_size": hidden}
+            x, state = (steps, batch, features), (directions, batch, hidden)
+            w = (directions, gates * hidden, hidden)
+            y = (steps, directions, batch, hidden)
+            saved = (*y[:-1], gates * hidden)
+            attributes = {
+                "hidden_size": hidden,
+                "direction": "forward" if directions == 1 else "bidirectional",
+            }
             if kind == "GRU":
                 attributes |= {"linear_before_reset": 1}
-            bias = (1, 2 * gates * hidden)
+            bias = (directions, 2 * gates * hidden)
             weights = tuple(_random(s) * 0.03 for s in (w, w, bias))
             inputs = (_random(x), *weights, None, _random(state) * 0.1)
             more = (_random(state) * 0.1,) if kind == "LSTM" else ()
@@ -201,14 +207,16 @@ def recurrences() -> Iterator[Row]:
             absent = frozenset({4, 5}) if kind == "LSTM" else frozenset({4})
             case = TestCase("dx", given, attributes, outputs=6 if kind == "LSTM" else 5, absent=absent)
             back = (f"{domain}:{kind}Grad", case)
-            shapes = {"x": x, "dy": (steps, batch, hidden)}
-            before = f"net = torch.nn.{kind}({features}, {hidden}); x.requires_grad_()"
-            work = 2.0 * steps * batch * 2 * gates * hidden * hidden
+            shapes = {"x": x, "dy": (steps, batch, directions * hidden)}
+            both = ", bidirectional=True" if directions == 2 else ""
+            before = f"net = torch.nn.{kind}({features}, {hidden}{both}); x.requires_grad_()"
+            work = 2.0 * steps * batch * 2 * gates * hidden * hidden * directions
             for name, cases, times, ended in (
                 ("forward", (forward,), 1, "net(x)"),
                 ("forward and back", (forward, back), 3, "net(x)[0].backward(dy)"),
             ):
-                label = f"{kind} of {hidden}, {steps} steps, batch {batch}, {name}"
+                ways = " both ways" if directions == 2 else ""
+                label = f"{kind} of {hidden}{ways}, {steps} steps, batch {batch}, {name}"
                 yield Row("Recurrences", label, RATES, times * work, cases, shapes, before, ended)
 
 

@@ -1,5 +1,5 @@
-// Recurrent layers of real size, forwards in time: what does not depend on the step before is one product over all time
-// steps, and all products are packed (lib/gemm/packed_gemm.h).
+// Recurrent layers of real size: what does not depend on the step before is one product over all time steps, and all
+// products are packed (lib/gemm/packed_gemm.h).
 #ifndef MINBUILD_LIB_NN_PACKED_RECURRENT_H_
 #define MINBUILD_LIB_NN_PACKED_RECURRENT_H_
 
@@ -8,8 +8,9 @@
 
 namespace minbuild {
 
-// Products of a layer of real size, packed, and divided among the threads that there is scratch memory for.
-template <class T>
+// Products of a layer of real size, packed, and divided among the threads that there is scratch memory for. `Turns`: a
+// layer may walk backwards in time, or both ways; without it, nothing is there for that.
+template <class T, bool Turns>
 struct Products {
   T* packing;
 #if MB_THREADS > 1
@@ -25,6 +26,27 @@ struct Products {
 #else
     (void)call;
 #endif
+  }
+  // The directions of a layer, its time at step `k` of a walk, and what belongs to its present direction: of states,
+  // and of weights.
+  static int directions(const Recurrence<T>& r) { return Turns ? r.directions : 1; }
+  static int time(const Recurrence<T>& r, int k) { return Turns && r.reversed() ? r.steps - 1 - k : k; }
+  template <class X>
+  static MB_INLINE X* own(const Recurrence<T>& r, X* state) {
+    return Turns ? r.own(state) : state;
+  }
+  static const T* recurrent_weights(const Recurrence<T>& r) { return Turns ? r.recurrent_weights() : r.r; }
+  // body(count, first, step, wide, wide_step) for all rows of `steps` times: a `count` of them begin at row `first` of a
+  // tensor [steps,N] and at row `wide` of one [steps,D,N], and are as far apart as the steps say.
+  template <class Body>
+  static MB_INLINE void in_rows(const Recurrence<T>& r, intptr_t steps, const Body& body) {
+    const intptr_t batch = r.batch;
+    if (!Turns || r.directions == 1) return body(batch * steps, 0, 1, 0, 1);
+    const intptr_t wide = r.directions * batch, own = r.direction * batch;
+    if (batch <= steps)
+      for (intptr_t n = 0; n < batch; ++n) body(steps, n, batch, own + n, wide);
+    else
+      for (intptr_t t = 0; t < steps; ++t) body(batch, t * batch, 1, t * wide + own, 1);
   }
   MB_NOINLINE void multiply(Gemm<T> g) const {
 #if MB_THREADS > 1
@@ -49,43 +71,61 @@ struct Products {
 };
 
 // Gates of all steps = x * W'
-template <class T>
-MB_NOINLINE void multiply_inputs(const Forward<T>& f, const Products<T>& products) {
-  const intptr_t width = f.width, features = f.features, rows = intptr_t(f.batch) * f.steps;
-  products.multiply({rows, width, features, f.x, features, 1, f.w, 1, features, f.gates, width});
+template <class T, bool Turns>
+MB_NOINLINE void multiply_inputs(const Forward<T>& f, const Products<T, Turns>& products) {
+  const intptr_t width = f.width, features = f.features;
+  const T* weights = Turns ? f.weights() : f.w;
+  products.in_rows(f, f.steps, [&](intptr_t rows, intptr_t first, intptr_t step, intptr_t wide, intptr_t wide_step) {
+    products.multiply({rows, width, features, f.x + first * features, step * features, 1, weights, 1, features,
+                       f.gates + wide * width, wide_step * width});
+  });
 }
 
 // dr += d' * states before the step, summed over all steps: one product in place of one that reads and writes dr, which
 // does not fit the caches, at each. d: [S*N,columns] in rows `row` apart.
-template <class T>
-MB_NOINLINE void add_recurrent_gradients(const Backward<T>& b, const Products<T>& products, const T* d, intptr_t row,
-                                         T* dr, intptr_t columns) {
-  const intptr_t hidden = b.hidden, batch = b.batch, rows = batch * b.steps;
-  const T* later = d + batch * row;
+template <class T, bool Turns>
+MB_NOINLINE void add_recurrent_gradients(const Backward<T>& b, const Products<T, Turns>& products, const T* d,
+                                         intptr_t row, T* dr, intptr_t columns) {
+  const intptr_t hidden = b.hidden, batch = b.batch;
+  const bool back = Turns && b.reversed();
+  const T *later = back ? d : d + batch * row, *y = back ? b.y + b.states() : b.y;
   if (b.steps > 1)
-    products.multiply({columns, hidden, rows - batch, later, 1, row, b.y, hidden, 1, dr, hidden, 1, 1, true});
-  if (b.h0) products.multiply({columns, hidden, batch, d, 1, row, b.h0, hidden, 1, dr, hidden, 1, 1, true});
+    products.in_rows(b, b.steps - 1, [&](intptr_t rows, intptr_t first, intptr_t step, intptr_t wide, intptr_t apart) {
+      products.multiply({columns, hidden, rows, later + first * row, 1, step * row, y + wide * hidden, apart * hidden,
+                         1, dr, hidden, 1, 1, true});
+    });
+  d += products.time(b, 0) * batch * row;
+  if (b.h0)
+    products.multiply({columns, hidden, batch, d, 1, row, products.own(b, b.h0), hidden, 1, dr, hidden, 1, 1, true});
 }
 
 // Gradients of inputs, their weights and the bias, from those of all gates.
-template <class T>
-MB_NOINLINE void add_input_gradients(Backward<T>& b, const Products<T>& products) {
+template <class T, bool Turns>
+MB_NOINLINE void add_input_gradients(Backward<T>& b, const Products<T, Turns>& products) {
   const intptr_t width = b.width, features = b.features, rows = intptr_t(b.batch) * b.steps;
-  const T* d = b.dgates;
-  if (b.dx) products.multiply({rows, features, width, d, width, 1, b.w, features, 1, b.dx, features});
-  if (b.dw) products.multiply({width, features, rows, d, 1, width, b.x, features, 1, b.dw, features, 1, 1, true});
-  b.dx = b.dw = nullptr;
+  const intptr_t direction = Turns ? b.direction : 0;
+  const T *d = b.dgates, *weights = b.w + direction * width * features;
+  T *dx = b.dx, *dw = b.dw;
+  if (dx)
+    products.multiply({rows, features, width, d, width, 1, weights, features, 1, dx, features, 1, 1, direction > 0});
+  if (dw)
+    products.multiply({width, features, rows, d, 1, width, b.x, features, 1, dw + direction * width * features,
+                       features, 1, 1, true});
 #if MB_THREADS > 1
-  if (b.db)
+  if (b.db) {
+    T* to = b.db + 2 * direction * width;
     return for_ranges(products.team, width, rows * width * int64_t(sizeof(T)), 64, [&](intptr_t first, intptr_t count) {
       const intptr_t second = b.second - first < count ? b.second - first : count;
       for (const T *row = d + first, *end = row + rows * width; row != end; row += width) {
-        add_range(b.db + first, row, int(count));
+        add_range(to + first, row, int(count));
         if (second > 0) add_range(b.second_bias(int(first)), row, int(second));
       }
     });
+  }
 #endif
+  b.dx = b.dw = nullptr;
   b.inputs();  // the bias
+  if (Turns) b.dx = dx, b.dw = dw;
 }
 
 }  // namespace minbuild

@@ -3,7 +3,7 @@
 
 namespace minbuild {
 
-constexpr bool kAny = MB_GRU_ACTIVATIONS;
+constexpr bool kAny = MB_GRU_ACTIVATIONS, kTurns = MB_GRU_DIRECTIONS;
 
 // h = c + z * (h - c)
 template <class T>
@@ -23,7 +23,7 @@ struct Gru : Forward<T> {
 
 template <class T>
 struct PackedGru : Gru<T> {
-  const Products<T>* products;
+  const Products<T, kTurns>* products;
 };
 
 // z = f(x Wz + h Rz + b), r = f(x Wr + h Rr + b), then the candidate
@@ -68,17 +68,22 @@ void gru_cell(Forward<T>& f, T* gates, T* h) {
   }
 }
 
-// All steps forwards in time, of a layer of real size.
+// All steps of a layer of real size.
 template <class T>
 MB_NOINLINE void gru_steps(PackedGru<T>& u) {
   const intptr_t width = u.width, hidden = u.hidden, batch = u.batch;
-  u.turn(0);
-  multiply_inputs(u, *u.products);
-  u.start(u.h, u.h0);
-  for (u.t = 0; u.t < u.steps; ++u.t) {
-    T* now = u.gates + u.place(u.width);
-    u.products->multiply({batch, u.recurrent, hidden, u.h, hidden, 1, u.r, 1, hidden, now, width, 1, 1, true});
-    gru_cell<T, true>(u, now, u.h);
+  const Products<T, kTurns>& products = *u.products;
+  for (int d = 0; d < products.directions(u); ++d) {
+    u.turn(d);
+    multiply_inputs(u, products);
+    u.start(u.h, u.h0);
+    const T* weights = products.recurrent_weights(u);
+    for (int k = 0; k < u.steps; ++k) {
+      u.t = products.time(u, k);
+      T *now = u.gates + u.place(u.width), *h = products.own(u, u.h);
+      products.multiply({batch, u.recurrent, hidden, h, hidden, 1, weights, 1, hidden, now, width, 1, 1, true});
+      gru_cell<T, true>(u, now, h);
+    }
   }
 }
 
@@ -97,8 +102,8 @@ MB_INLINE Status gru_of(const Call& call, Layer& u) {
   u.reset_after = call.params[0] != 0;
   u.recurrent = 2 * u.hidden;
   if constexpr (Packed) {
-    const Products<T> products(call, scratch);
-    if (!products.packing || u.course != kForward) return Status::kBadPlan;
+    const Products<T, kTurns> products(call, scratch);
+    if (!products.packing || (!kTurns && u.course != kForward)) return Status::kBadPlan;
     u.products = &products;
     gru_steps(u);
     return Status::kOk;
@@ -115,7 +120,7 @@ Status gru(const Call& call) {
   return gru_of<T, false>(call, u);
 }
 
-// The same for sizes that ask for packing, forwards in time.
+// The same for sizes that ask for packing.
 template <class T>
 Status gru_packed(const Call& call) {
   PackedGru<T> u;
@@ -188,31 +193,38 @@ void gru_cell_grad(Backward<T>& b, const T* gates, T* dgates, T* dh) {
   static_cast<GruGrad<T>&>(b).reset(gates, dgates, dh);
 }
 
-// All steps forwards in time, of a layer of real size. `through`: [S,N,H], what recurrent weights of the candidate are
+// All steps of a direction of a layer of real size. `through`: [S,N,H], what recurrent weights of the candidate are
 // multiplied with, or the gradients of that product where it is reset afterwards.
 template <class T>
-MB_NOINLINE void gru_steps_grad(GruGrad<T>& b, T* through, const Products<T>& products) {
+MB_NOINLINE void gru_steps_grad(GruGrad<T>& b, T* through, const Products<T, kTurns>& products) {
   const intptr_t width = b.width, hidden = b.hidden, batch = b.batch, gates = b.recurrent, rows = batch * b.steps;
-  b.turn(0);
   b.start(b.dh, b.dy_last);
+  const bool back = kTurns && b.reversed();
   const T *weights = b.recurrent_weights(), *candidate = weights + gates * hidden;
+  T* dh = products.own(b, b.dh);
   // What is reset is a product of states that are known: of all steps at once, to where the gradients of r will be.
   if (b.reset_after) {
-    T *first = b.dgates + hidden, *later = first + batch * width;
+    T *first = b.dgates + hidden, *later = back ? first : first + batch * width;
+    const T *y = back ? b.y + b.states() : b.y, *h0 = products.own(b, b.h0);
+    first += products.time(b, 0) * batch * width;
     if (b.steps > 1)
-      products.multiply({rows - batch, hidden, hidden, b.y, hidden, 1, candidate, 1, hidden, later, width});
-    if (b.h0) products.multiply({batch, hidden, hidden, b.h0, hidden, 1, candidate, 1, hidden, first, width});
+      products.in_rows(b, b.steps - 1, [&](intptr_t count, intptr_t at, intptr_t step, intptr_t wide, intptr_t apart) {
+        products.multiply({count, hidden, hidden, y + wide * hidden, apart * hidden, 1, candidate, 1, hidden,
+                           later + at * width, step * width});
+      });
+    if (b.h0) products.multiply({batch, hidden, hidden, h0, hidden, 1, candidate, 1, hidden, first, width});
     for (intptr_t n = 0; !b.h0 && n < batch; ++n) clear_bytes(first + n * width, hidden * sizeof(T));
   }
-  const T* bias = b.bias ? b.bias + width + gates : nullptr;
-  for (b.t = b.steps - 1; b.t >= 0; --b.t) {
+  const T* bias = b.bias ? b.bias + (kTurns ? 2 * b.direction + 1 : 1) * width + gates : nullptr;
+  for (int k = b.steps - 1; k >= 0; --k) {
+    b.t = products.time(b, k);
     const T* now = b.gates + b.place(b.width);
     T *d = b.dgates + b.t * batch * width, *own = through + b.t * batch * hidden, *d_bias = b.second_bias(int(gates));
     b.earlier(b.before, b.y, b.h0);
-    if (b.dy) add_range(b.dh, b.dy + b.place(b.hidden), int(batch * hidden));
+    if (b.dy) add_range(dh, b.dy + b.place(b.hidden), int(batch * hidden));
     for (intptr_t n = 0; n < batch; ++n) {
       const T* row = now + n * width;
-      T *z = d + n * width, *state = b.dh + n * hidden;
+      T *z = d + n * width, *state = dh + n * hidden;
       for_range<kBaseline, T, UnblendBody<T>>(b.hidden, state, z, z + gates, row, row + gates, b.before + n * hidden);
       multiply_by_limited_slope<T, kAny>(b.activations[0], row, z, b.hidden, b.limit);
       multiply_by_limited_slope<T, kAny>(b.activations[1], row + gates, z + gates, b.hidden, b.limit);
@@ -229,20 +241,20 @@ MB_NOINLINE void gru_steps_grad(GruGrad<T>& b, T* through, const Products<T>& pr
         if (d_bias) add_range(d_bias, static_cast<const T*>(own), b.hidden);
       } else {
         multiply_range(dr, carried, before, b.hidden);
-        add_product(b.dh + n * hidden, carried, r, b.hidden);
+        add_product(dh + n * hidden, carried, r, b.hidden);
         multiply_range(own, r, before, b.hidden);
       }
       multiply_by_limited_slope<T, kAny>(b.activations[0], r, dr, b.hidden, b.limit);
     }
-    products.multiply({batch, hidden, gates, d, width, 1, weights, hidden, 1, b.dh, hidden, 1, 1, true});
+    products.multiply({batch, hidden, gates, d, width, 1, weights, hidden, 1, dh, hidden, 1, 1, true});
     own = through + b.t * batch * hidden;
     if (b.reset_after)
-      products.multiply({batch, hidden, hidden, own, hidden, 1, candidate, hidden, 1, b.dh, hidden, 1, 1, true});
+      products.multiply({batch, hidden, hidden, own, hidden, 1, candidate, hidden, 1, dh, hidden, 1, 1, true});
   }
   if (b.dr) {
-    T* to = b.dr + gates * hidden;
+    T *dr = kTurns ? b.dr + b.direction * width * hidden : b.dr, *to = dr + gates * hidden;
     const T* dc = b.dgates + gates;
-    add_recurrent_gradients(b, products, b.dgates, width, b.dr, gates);
+    add_recurrent_gradients(b, products, b.dgates, width, dr, gates);
     if (b.reset_after) add_recurrent_gradients(b, products, through, hidden, to, hidden);
     else products.multiply({hidden, hidden, rows, dc, 1, width, through, hidden, 1, to, hidden, 1, 1, true});
   }
@@ -268,9 +280,9 @@ MB_INLINE Status gru_grad_of(const Call& call) {
   if (b.reset_after) b.second = 2 * b.hidden;
   if constexpr (Packed) {
     T* through = scratch.take<T>(int64_t(b.steps) * b.batch * b.hidden);
-    const Products<T> products(call, scratch);
-    if (!through || !products.packing || b.course != kForward || b.lengths) return Status::kBadPlan;
-    gru_steps_grad(b, through, products);
+    const Products<T, kTurns> products(call, scratch);
+    if (!through || !products.packing || (!kTurns && b.course != kForward) || b.lengths) return Status::kBadPlan;
+    for (int d = 0; d < products.directions(b); ++d) b.turn(d), gru_steps_grad(b, through, products);
     return Status::kOk;
   }
   b.cell = gru_cell_grad<T>;
@@ -283,7 +295,7 @@ Status gru_grad(const Call& call) {
   return gru_grad_of<T, false>(call);
 }
 
-// The same for sizes that ask for packing, forwards in time and without lengths.
+// The same for sizes that ask for packing, without lengths.
 template <class T>
 Status gru_grad_packed(const Call& call) {
   return gru_grad_of<T, true>(call);

@@ -3,7 +3,7 @@
 
 namespace minbuild {
 
-constexpr bool kAny = MB_LSTM_ACTIVATIONS;
+constexpr bool kAny = MB_LSTM_ACTIVATIONS, kTurns = MB_LSTM_DIRECTIONS;
 
 // c = f * c + i * g
 template <class T>
@@ -74,18 +74,22 @@ void lstm_cell(Forward<T>& forward, T* row, T* h) {
   }
 }
 
-// All steps forwards in time, of a layer of real size.
+// All steps of a layer of real size.
 template <class T>
-MB_NOINLINE void lstm_steps(Lstm<T>& l, const Products<T>& products) {
+MB_NOINLINE void lstm_steps(Lstm<T>& l, const Products<T, kTurns>& products) {
   const intptr_t width = l.width, hidden = l.hidden, batch = l.batch;
-  l.turn(0);
-  multiply_inputs(l, products);
-  l.start(l.h, l.h0);
-  lstm_start<T>(l);
-  for (l.t = 0; l.t < l.steps; ++l.t) {
-    T* now = l.gates + l.place(l.width);
-    products.multiply({batch, width, hidden, l.h, hidden, 1, l.r, 1, hidden, now, width, 1, 1, true});
-    products.in_sequences(l, true, [&](Lstm<T>& some) { lstm_cell<T>(some, now, some.h); });
+  for (int d = 0; d < products.directions(l); ++d) {
+    l.turn(d);
+    multiply_inputs(l, products);
+    l.start(l.h, l.h0);
+    lstm_start<T>(l);
+    const T* weights = products.recurrent_weights(l);
+    for (int k = 0; k < l.steps; ++k) {
+      l.t = products.time(l, k);
+      T *now = l.gates + l.place(l.width), *h = products.own(l, l.h);
+      products.multiply({batch, width, hidden, h, hidden, 1, weights, 1, hidden, now, width, 1, 1, true});
+      products.in_sequences(l, true, [&](Lstm<T>& some) { lstm_cell<T>(some, now, h); });
+    }
   }
 }
 
@@ -108,8 +112,8 @@ MB_INLINE Status lstm_of(const Call& call) {
   if (!l.h || !l.c || !l.gates) return Status::kBadPlan;
   l.coupled = call.params[0] != 0;
   if constexpr (Packed) {
-    const Products<T> products(call, scratch);
-    if (!products.packing || l.course != kForward) return Status::kBadPlan;
+    const Products<T, kTurns> products(call, scratch);
+    if (!products.packing || (!kTurns && l.course != kForward)) return Status::kBadPlan;
     lstm_steps(l, products);
     return Status::kOk;
   }
@@ -123,7 +127,7 @@ Status lstm(const Call& call) {
   return lstm_of<T, false>(call);
 }
 
-// The same for sizes that ask for packing, forwards in time.
+// The same for sizes that ask for packing.
 template <class T>
 Status lstm_packed(const Call& call) {
   return lstm_of<T, true>(call);
@@ -209,24 +213,28 @@ void lstm_cell_grad(Backward<T>& b, const T* gates, T* d, T* dh) {
   }
 }
 
-// All steps forwards in time, of a layer of real size.
+// All steps of a layer of real size.
 template <class T>
-MB_NOINLINE void lstm_steps_grad(LstmGrad<T>& l, const Products<T>& products) {
+MB_NOINLINE void lstm_steps_grad(LstmGrad<T>& l, const Products<T, kTurns>& products) {
   const intptr_t width = l.width, hidden = l.hidden, batch = l.batch;
-  l.turn(0);
-  l.start(l.dh, l.dy_last);
-  lstm_start_grad<T>(l);
-  for (l.t = l.steps - 1; l.t >= 0; --l.t) {
-    T* d = l.dgates + l.t * batch * width;
-    products.in_sequences(l, !l.d_peepholes, [&](LstmGrad<T>& some) {
-      const intptr_t first = some.begin() * hidden, count = some.end() * hidden - first;
-      if (some.dy) add_range(some.dh + first, some.dy + some.place(some.hidden) + first, int(count));
-      lstm_cell_grad<T>(some, some.gates + some.place(some.width), d, some.dh);
-    });
-    products.multiply({batch, hidden, width, d, width, 1, l.r, hidden, 1, l.dh, hidden, 1, 1, true});
+  for (int direction = 0; direction < products.directions(l); ++direction) {
+    l.turn(direction);
+    l.start(l.dh, l.dy_last);
+    lstm_start_grad<T>(l);
+    const T* weights = products.recurrent_weights(l);
+    for (int k = l.steps - 1; k >= 0; --k) {
+      l.t = products.time(l, k);
+      T *d = l.dgates + l.t * batch * width, *dh = products.own(l, l.dh);
+      products.in_sequences(l, !l.d_peepholes, [&](LstmGrad<T>& some) {
+        const intptr_t first = some.begin() * hidden, count = some.end() * hidden - first;
+        if (some.dy) add_range(dh + first, some.dy + some.place(some.hidden) + first, int(count));
+        lstm_cell_grad<T>(some, some.gates + some.place(some.width), d, dh);
+      });
+      products.multiply({batch, hidden, width, d, width, 1, weights, hidden, 1, dh, hidden, 1, 1, true});
+    }
+    if (l.dr) add_recurrent_gradients(l, products, l.dgates, width, l.dr + direction * width * hidden, width);
+    add_input_gradients(l, products);
   }
-  if (l.dr) add_recurrent_gradients(l, products, l.dgates, width, l.dr, width);
-  add_input_gradients(l, products);
 }
 
 // dx, dw, dr, db, dh0; dc0, d_peepholes; x, w, r, bias, lengths, h0; y, gates, dy, dy_last; cells, dc_last, c0,
@@ -257,8 +265,8 @@ MB_INLINE Status lstm_grad_of(const Call& call) {
   if (d_peepholes && !call.adds(6)) clear_bytes(d_peepholes.data, weights * sizeof(T));
   l.coupled = call.params[0] != 0;
   if constexpr (Packed) {
-    const Products<T> products(call, scratch);
-    if (!products.packing || l.course != kForward || l.lengths) return Status::kBadPlan;
+    const Products<T, kTurns> products(call, scratch);
+    if (!products.packing || (!kTurns && l.course != kForward) || l.lengths) return Status::kBadPlan;
     lstm_steps_grad(l, products);
     return Status::kOk;
   }
@@ -272,7 +280,7 @@ Status lstm_grad(const Call& call) {
   return lstm_grad_of<T, false>(call);
 }
 
-// The same for sizes that ask for packing, forwards in time and without lengths.
+// The same for sizes that ask for packing, without lengths.
 template <class T>
 Status lstm_grad_packed(const Call& call) {
   return lstm_grad_of<T, true>(call);

@@ -3,7 +3,7 @@
 
 namespace minbuild {
 
-constexpr bool kAny = MB_RNN_ACTIVATIONS;
+constexpr bool kAny = MB_RNN_ACTIVATIONS, kTurns = MB_RNN_DIRECTIONS;
 
 // gates: what the activation makes of them is the output, so they are computed in its place.
 template <class T>
@@ -20,17 +20,21 @@ void rnn_cell(Forward<T>& f, T* row, T* h) {
   }
 }
 
-// All steps forwards in time, of a layer of real size.
+// All steps of a layer of real size.
 template <class T>
-MB_NOINLINE void rnn_steps(Forward<T>& f, const Products<T>& products) {
+MB_NOINLINE void rnn_steps(Forward<T>& f, const Products<T, kTurns>& products) {
   const intptr_t hidden = f.hidden, batch = f.batch;
-  f.turn(0);
-  multiply_inputs(f, products);
-  f.start(f.h, f.h0);
-  for (f.t = 0; f.t < f.steps; ++f.t) {
-    T* now = f.gates + f.place(f.width);
-    products.multiply({batch, hidden, hidden, f.h, hidden, 1, f.r, 1, hidden, now, hidden, 1, 1, true});
-    rnn_cell<T>(f, now, f.h);
+  for (int d = 0; d < products.directions(f); ++d) {
+    f.turn(d);
+    multiply_inputs(f, products);
+    f.start(f.h, f.h0);
+    const T* weights = products.recurrent_weights(f);
+    for (int k = 0; k < f.steps; ++k) {
+      f.t = products.time(f, k);
+      T *now = f.gates + f.place(f.width), *h = products.own(f, f.h);
+      products.multiply({batch, hidden, hidden, h, hidden, 1, weights, 1, hidden, now, hidden, 1, 1, true});
+      rnn_cell<T>(f, now, h);
+    }
   }
 }
 
@@ -46,8 +50,8 @@ MB_INLINE Status rnn_of(const Call& call) {
   if (!f.gates || !f.h) return Status::kBadPlan;
   f.y = nullptr;
   if constexpr (Packed) {
-    const Products<T> products(call, scratch);
-    if (!products.packing || f.course != kForward) return Status::kBadPlan;
+    const Products<T, kTurns> products(call, scratch);
+    if (!products.packing || (!kTurns && f.course != kForward)) return Status::kBadPlan;
     rnn_steps(f, products);
     return Status::kOk;
   }
@@ -61,7 +65,7 @@ Status rnn(const Call& call) {
   return rnn_of<T, false>(call);
 }
 
-// The same for sizes that ask for packing, forwards in time.
+// The same for sizes that ask for packing.
 template <class T>
 Status rnn_packed(const Call& call) {
   return rnn_of<T, true>(call);
@@ -81,20 +85,25 @@ void rnn_cell_grad(Backward<T>& b, const T* y, T* d, T* dh) {
   }
 }
 
-// All steps forwards in time, of a layer of real size.
+// All steps of a layer of real size.
 template <class T>
-MB_NOINLINE void rnn_steps_grad(Backward<T>& b, const Products<T>& products) {
+MB_NOINLINE void rnn_steps_grad(Backward<T>& b, const Products<T, kTurns>& products) {
   const intptr_t hidden = b.hidden, batch = b.batch;
-  b.turn(0);
-  b.start(b.dh, b.dy_last);
-  for (b.t = b.steps - 1; b.t >= 0; --b.t) {
-    T* d = b.dgates + b.t * batch * hidden;
-    if (b.dy) add_range(b.dh, b.dy + b.place(b.hidden), int(batch * hidden));
-    rnn_cell_grad<T>(b, b.gates + b.place(b.width), d, b.dh);
-    products.multiply({batch, hidden, hidden, d, hidden, 1, b.r, hidden, 1, b.dh, hidden, 1, 1, true});
+  for (int direction = 0; direction < products.directions(b); ++direction) {
+    b.turn(direction);
+    b.start(b.dh, b.dy_last);
+    const T* weights = products.recurrent_weights(b);
+    T* dh = products.own(b, b.dh);
+    for (int k = b.steps - 1; k >= 0; --k) {
+      b.t = products.time(b, k);
+      T* d = b.dgates + b.t * batch * hidden;
+      if (b.dy) add_range(dh, b.dy + b.place(b.hidden), int(batch * hidden));
+      rnn_cell_grad<T>(b, b.gates + b.place(b.width), d, dh);
+      products.multiply({batch, hidden, hidden, d, hidden, 1, weights, hidden, 1, dh, hidden, 1, 1, true});
+    }
+    if (b.dr) add_recurrent_gradients(b, products, b.dgates, hidden, b.dr + direction * hidden * hidden, hidden);
+    add_input_gradients(b, products);
   }
-  if (b.dr) add_recurrent_gradients<T>(b, products, b.dgates, hidden, b.dr, hidden);
-  add_input_gradients(b, products);
 }
 
 // dx, dw, dr, db, dh0; x, w, r, bias, lengths, h0; y, dy, dy_last; scratch
@@ -112,8 +121,8 @@ MB_INLINE Status rnn_grad_of(const Call& call) {
   if (!b.dh || !b.dgates || !b.before) return Status::kBadPlan;
   b.clear(call);
   if constexpr (Packed) {
-    const Products<T> products(call, scratch);
-    if (!products.packing || b.course != kForward || b.lengths) return Status::kBadPlan;
+    const Products<T, kTurns> products(call, scratch);
+    if (!products.packing || (!kTurns && b.course != kForward) || b.lengths) return Status::kBadPlan;
     rnn_steps_grad(b, products);
     return Status::kOk;
   }
@@ -127,7 +136,7 @@ Status rnn_grad(const Call& call) {
   return rnn_grad_of<T, false>(call);
 }
 
-// The same for sizes that ask for packing, forwards in time and without lengths.
+// The same for sizes that ask for packing, without lengths.
 template <class T>
 Status rnn_grad_packed(const Call& call) {
   return rnn_grad_of<T, true>(call);

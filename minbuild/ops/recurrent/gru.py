@@ -13,7 +13,7 @@ from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.recurrent import layouts
 from minbuild.ops.recurrent import recurrent as rec
-from minbuild.ops.recurrent.recurrent_packing import large_layers, packed_kernel_of, packing_of
+from minbuild.ops.recurrent.recurrent_packing import features_of, large_layers, packed_kernel_of, packing_of
 
 _DEFAULTS = ("sigmoid", "tanh")
 _PARAMS = ("reset_after:int", *rec.activation_params(2))
@@ -62,7 +62,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
         rec.scratch_bytes(element, *needed, sizes.row, *packing),
         types=(element,),
         params=params_of(ctx),
-        features=rec.features(ctx, _DEFAULTS),
+        features=(*rec.features(ctx, _DEFAULTS), *features_of(ctx, packing)),
     )
     return (call,)
 
@@ -149,7 +149,7 @@ def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
         rec.scratch_bytes(element, *pieces, *packing),
         types=(element,),
         params=params_of(ctx),
-        features=rec.features(ctx, _DEFAULTS),
+        features=(*rec.features(ctx, _DEFAULTS), *features_of(ctx, packing)),
         accumulate=ctx.accumulate,
     )
     return (call,)

@@ -13,7 +13,7 @@ from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.recurrent import layouts
 from minbuild.ops.recurrent import recurrent as rec
-from minbuild.ops.recurrent.recurrent_packing import packed_kernel_of, packing_of
+from minbuild.ops.recurrent.recurrent_packing import features_of, packed_kernel_of, packing_of
 
 DEFAULTS = ("sigmoid", "tanh", "tanh")
 _PARAMS = ("coupled:int", *rec.activation_params(3))
@@ -61,7 +61,11 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
         rec.scratch_bytes(element, *needed, *packing),
         types=(element,),
         params=params_of(ctx),
-        features=(*rec.features(ctx, DEFAULTS), *(("peepholes",) if ctx.has(7) else ())),
+        features=(
+            *rec.features(ctx, DEFAULTS),
+            *features_of(ctx, packing),
+            *(("peepholes",) if ctx.has(7) else ()),
+        ),
     )
     return (call,)
 
@@ -195,16 +199,21 @@ def variants(
 
 
 def large(
-    random: np.random.Generator, first: bool, ends: bool
+    random: np.random.Generator, first: bool, ends: bool, direction: str = "forward", batch: int = 2
 ) -> tuple[tuple[np.ndarray | None, ...], dict[str, Any]]:
     """Inputs and attributes of a size that is packed, with the `first` states or not, with sequences that have `ends`
-    of their own or not; `random` draws them."""
-    steps, batch, features, hidden = 3, 2, 7, 165
-    sizes = (steps, batch, features), (1, 4 * hidden, features), (1, 4 * hidden, hidden)
+    of their own or not, `batch` of them; `random` draws them."""
+    steps, features, hidden, count = 3, 7, 165, 2 if direction == "bidirectional" else 1
+    sizes = (steps, batch, features), (count, 4 * hidden, features), (count, 4 * hidden, hidden)
     x, w, r = (random.standard_normal(shape) * 0.2 for shape in sizes)
-    h0, c0 = (random.standard_normal((1, batch, hidden)) if first else None for _ in "hc")
+    h0, c0 = (random.standard_normal((count, batch, hidden)) if first else None for _ in "hc")
     lengths = np.array([3, 2], np.int32) if ends else None
-    return (x, w, r, None, lengths, h0, c0, None), {"hidden_size": hidden}
+    attributes = {"hidden_size": hidden} | ({} if direction == "forward" else {"direction": direction})
+    return (x, w, r, None, lengths, h0, c0, None), attributes
+
+
+# Directions, numbers of sequences, and first states or not, of large layers that do not walk forwards.
+TURNED = (("reverse", 2, True), ("bidirectional", 2, False), ("bidirectional", 5, True))
 
 
 def _cases_of(kept: int) -> Any:
@@ -218,6 +227,10 @@ def _cases_of(kept: int) -> Any:
         for ends in (False, True):
             inputs, attributes = large(random, ends, ends)
             yield TestCase(f"packed {ends}", inputs, attributes, outputs=3 + kept, ulps=32, smooth=False)
+        for direction, batch, first in TURNED:
+            inputs, attributes = large(random, first, ends=False, direction=direction, batch=batch)
+            name = f"packed {direction} {batch}"
+            yield TestCase(name, inputs, attributes, outputs=3 + kept, ulps=32, smooth=False)
 
     return cases
 

@@ -17,7 +17,7 @@ from minbuild.ops.core.graph_builder import MICROSOFT
 from minbuild.ops.recurrent import lstm as forward
 from minbuild.ops.recurrent import recurrent as rec
 from minbuild.ops.recurrent.lstm import DEFAULTS, gate_activations, params_of, run, variants
-from minbuild.ops.recurrent.recurrent_packing import packing_of
+from minbuild.ops.recurrent.recurrent_packing import features_of, packing_of
 
 X, W, R, LENGTHS, H0, C0, Y, CELLS, GATES, DY, DH, DC, PEEPHOLES = range(13)
 
@@ -52,7 +52,11 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
         rec.scratch_bytes(element, *pieces, *packing),
         types=(element,),
         params=params_of(ctx),
-        features=(*rec.features(ctx, DEFAULTS), *(("peepholes",) if names[PEEPHOLES] else ())),
+        features=(
+            *rec.features(ctx, DEFAULTS),
+            *features_of(ctx, packing),
+            *(("peepholes",) if names[PEEPHOLES] else ()),
+        ),
         accumulate=ctx.accumulate,
     )
     return (call,)
@@ -124,19 +128,25 @@ def _cases_of(with_peepholes: bool) -> Any:
             outputs = 7 if with_peepholes else 6
             yield TestCase(name, arrays, attributes, outputs=outputs, absent=frozenset(absent), ulps=64)
         for index in () if with_peepholes else range(2):
-            yield _large_case(random, bool(index))
+            yield _large_case(random, bool(index), "forward", batch=2)
+        for direction, batch, first in () if with_peepholes else forward.TURNED:
+            yield _large_case(random, first, direction, batch=batch)
 
     return cases
 
 
-def _large_case(random: np.random.Generator, first: bool) -> TestCase:
-    """Of a size that is packed, with or without first states."""
-    (x, w, r, _, _, h0, c0, _), attributes = forward.large(random, first, ends=False)
+def _large_case(random: np.random.Generator, first: bool, direction: str, batch: int) -> TestCase:
+    """Of a size that is packed, with or without first states, of `batch` sequences."""
+    (x, w, r, _, _, h0, c0, _), attributes = forward.large(
+        random, first, ends=False, direction=direction, batch=batch
+    )
     assert x is not None and w is not None and r is not None
     y, h, c, cells, gates = run(attributes, x, w=w, r=r, b=None, lengths=None, h0=h0, c0=c0, peepholes=None)
     flows = [random.standard_normal(a.shape) for a in (y, h, c)]
     saved = (x, w, r, None, h0, c0, y, cells, gates, *flows)
-    return TestCase(f"packed {first}", saved, attributes, outputs=6, ulps=64, smooth=False)
+    return TestCase(
+        f"packed {direction} {batch} {first}", saved, attributes, outputs=6, ulps=64, smooth=False
+    )
 
 
 lstm_grad = Op(

@@ -29,7 +29,7 @@ def packed_kernel_of(kernel: KernelFunction, passes: int) -> KernelFunction:
         kernel.args,
         kernel.params,
         kernel.types,
-        kernel.features,
+        {**kernel.features, "directions": "large layers backwards in time, or both ways"},
         share=lambda params, first: PACKED_BYTES + 64,
         work=work,
     )
@@ -39,9 +39,14 @@ def packing_of(ctx: OpContext, kernel: KernelFunction, sizes: rec.Sizes, r: int)
     """Scratch memory for packed products where the recurrent weights, input `r`, are large enough, or nothing: then
     `kernel` computes the layer. `ctx` is the operator's, `sizes` are its own."""
     element = ctx.element()
-    forwards = ctx.attribute("direction", "forward") == "forward"
-    packs = forwards and packing_scratch(ctx, kernel, sizes.batch, *ctx.shape(r)[1:])
+    packs = packing_scratch(ctx, kernel, sizes.batch, *ctx.shape(r)[1:])
     return ((PACKED_BYTES // element.size,),) if packs else ()
+
+
+def features_of(ctx: OpContext, packing: tuple[Shape, ...]) -> tuple[str, ...]:
+    """The features of a packed kernel alone that a layer needs, which is packed unless `packing` is empty."""
+    turns = packing and ctx.attribute("direction", "forward") != "forward"
+    return ("directions",) if turns else ()
 
 
 def large_layers(
@@ -49,14 +54,23 @@ def large_layers(
 ) -> Iterable[tuple[str, tuple[np.ndarray | None, ...], dict[str, Any]]]:
     """Test cases of a size that is packed, of layers with a number of `gates`: name, inputs x, w, r, b, lengths and h0,
     attributes. `random` draws them."""
-    steps, batch, features, hidden = 3, 2, 7, 190
-    sizes = (steps, batch, features), (1, gates * hidden, features), (1, gates * hidden, hidden)
-    x, w, r = (random.standard_normal(shape) * 0.2 for shape in sizes)
-    b, h0 = (random.standard_normal(shape) * 0.2 for shape in ((1, 2 * gates * hidden), (1, batch, hidden)))
+    hidden = 190
+
+    def layer(batch: int, directions: int) -> Iterable[np.ndarray]:
+        weights = ((directions, gates * hidden, 7), (directions, gates * hidden, hidden))
+        shapes = ((3, batch, 7), *weights, (directions, 2 * gates * hidden), (directions, batch, hidden))
+        return (random.standard_normal(shape) * 0.2 for shape in shapes)
+
+    x, w, r, b, h0 = layer(2, 1)
     attributes = {"hidden_size": hidden}
     yield "packed", (x, w, r, None, None, None), attributes
     yield "packed states", (x, w, r, b, None, h0), attributes
     yield "packed lengths", (x, w, r, b, np.array([3, 2], np.int32), h0), attributes
+    yield "packed reverse", (x, w, r, b, None, h0), {**attributes, "direction": "reverse"}
+    for batch in (2, 5):
+        x, w, r, b, h0 = layer(batch, 2)
+        given = {**attributes, "direction": "bidirectional"}
+        yield f"packed both ways {batch}", (x, w, r, b, None, h0 if batch > 2 else None), given
 
 
 OPS: tuple[()] = ()

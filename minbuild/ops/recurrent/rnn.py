@@ -13,7 +13,7 @@ from minbuild.ops.core.graph_builder import GradientBuilder
 from minbuild.ops.core.value import Results, Value
 from minbuild.ops.recurrent import layouts
 from minbuild.ops.recurrent import recurrent as rec
-from minbuild.ops.recurrent.recurrent_packing import large_layers, packed_kernel_of, packing_of
+from minbuild.ops.recurrent.recurrent_packing import features_of, large_layers, packed_kernel_of, packing_of
 
 _DEFAULTS = ("tanh",)
 _TYPES = {"T": FLOATS}
@@ -53,7 +53,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
         rec.scratch_bytes(element, *needed, *packing),
         types=(element,),
         params=rec.params(ctx, _DEFAULTS),
-        features=rec.features(ctx, _DEFAULTS),
+        features=(*rec.features(ctx, _DEFAULTS), *features_of(ctx, packing)),
     )
     return (call,)
 
@@ -122,7 +122,7 @@ def _lower_grad(ctx: OpContext) -> Sequence[KernelCall]:
         rec.scratch_bytes(element, *missing, sizes.all_gates, sizes.row, *packing),
         types=(element,),
         params=rec.params(ctx, _DEFAULTS),
-        features=rec.features(ctx, _DEFAULTS),
+        features=(*rec.features(ctx, _DEFAULTS), *features_of(ctx, packing)),
         accumulate=ctx.accumulate,
     )
     return (call,)
