@@ -30,39 +30,33 @@ MB_INLINE constexpr bool scales_loss(const Session*) { return MB_LOSS_SCALING; }
 #endif
 
 #if MB_THREADS > 1 && !MB_DOUBLES
-// True if some of these numbers is NaN or infinite: by vectors, and by the threads of a call.
-MB_NOINLINE bool any_not_finite(Session* s, const char* data, size_t size) {
-  using V = Vec<int32_t, 4>;
-  constexpr size_t kPart = 4 * kLeastBytes;
-  const auto parts = static_cast<int32_t>((size + kPart - 1) / kPart);
-  uint32_t found = 0;
-  const auto scan = [&](int32_t part, int32_t) {
-    const char *at = data + size_t(part) * kPart, *const end = data + size;
-    const char* const last = size_t(end - at) < kPart ? end : at + kPart;
+// True if some of these numbers is NaN or infinite.
+struct NotFiniteBody {
+  template <class W>
+  static MB_INLINE bool run(const char* at, size_t size) {
+    using V = typename W::template of<int32_t>;
+    const char* const end = at + size;
     V any(0), exponent(0x7f800000);
-    // From several places at once: processors fetch ahead for each, which alone takes less than memory gives.
-    constexpr int kPlaces = 4;
-    const intptr_t each = (last - at) / (kPlaces * intptr_t(sizeof(V))) * intptr_t(sizeof(V));
-    for (intptr_t left = each; left > 0; left -= sizeof(V), at += sizeof(V))
-      unroll<kPlaces>([&](auto place) MB_LAMBDA {
-        const V x = V::load(reinterpret_cast<const int32_t*>(at + place * each)) & exponent;
-        any = any | (x == exponent);
-      });
-    at += (kPlaces - 1) * each;
+    for (const char* last = end - size % sizeof(V); at != last; at += sizeof(V))
+      any = any | ((V::load(reinterpret_cast<const int32_t*>(at)) & exponent) == exponent);
     int32_t lanes[V::size], rest = 0;
     any.store(lanes);
     for (int32_t lane : lanes) rest |= lane;
-    for (int32_t word; last - at >= intptr_t(sizeof word); at += sizeof word) {
+    for (int32_t word; end - at >= intptr_t(sizeof word); at += sizeof word) {
       __builtin_memcpy(&word, at, sizeof word);
       rest |= (word & 0x7f800000) == 0x7f800000;
     }
-    if (rest != 0) __atomic_store_n(&found, 1u, __ATOMIC_RELAXED);
-  };
-  if (parts > 1 && s->team.members > 1) {
-    for_parts(&s->team, s->team.members, parts, scan);
-  } else {
-    for (int32_t part = 0; part < parts; ++part) scan(part, 0);
+    return rest != 0;
   }
+};
+
+// True if some of these numbers is NaN or infinite: by wide vectors, and by the threads of a call. Each reads on in one
+// place, as far ahead as wide vectors let it: several at once, or short ones, take 1.3 times as long.
+MB_NOINLINE bool any_not_finite(Session* s, const char* data, size_t size) {
+  uint32_t found = 0;
+  for_ranges(&s->team, intptr_t(size), int64_t(size), 4096, [&](intptr_t first, intptr_t count) {
+    if (dispatch<NotFiniteBody>(data + first, size_t(count))) __atomic_store_n(&found, 1u, __ATOMIC_RELAXED);
+  });
   return found != 0;
 }
 #endif
