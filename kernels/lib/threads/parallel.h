@@ -74,6 +74,42 @@ MB_INLINE void for_ranges(Team* team, intptr_t all, int64_t bytes, intptr_t whol
       [](const void* work, intptr_t first, intptr_t count) { (*static_cast<const Body*>(work))(first, count); }, &body);
 }
 
+#if defined(__x86_64__) && defined(__has_builtin)
+#if __has_builtin(__builtin_nontemporal_store)
+#define MB_STORES_PAST_CACHES 1
+#endif
+#endif
+#if defined(MB_STORES_PAST_CACHES)
+struct ClearBody {
+  // Whole lines of the cache.
+  template <class W>
+  static MB_INLINE void run(char* at, size_t size) {
+    using Zeros = int32_t __attribute__((vector_size(W::bytes)));
+    for (char* const end = at + size; at != end; at += sizeof(Zeros))
+      __builtin_nontemporal_store(Zeros{}, reinterpret_cast<Zeros*>(at));
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);  // nothing else orders such stores
+  }
+};
+#endif
+
+// Clears memory that caches would not keep until it is read, such as gradients of a vocabulary: what is overwritten as a
+// whole need not be fetched first. By the processor's instruction that takes 1.5 to 3 times as long, for all but pieces of
+// the size of the last cache.
+MB_NOINLINE inline void clear_past_caches(void* at, size_t size) {
+#if defined(MB_STORES_PAST_CACHES)
+  constexpr size_t kLine = 64;
+  const size_t before = -reinterpret_cast<uintptr_t>(at) % kLine;
+  if (size > before) {
+    char* const first = static_cast<char*>(at) + before;
+    const size_t whole = (size - before) & -kLine;
+    clear_bytes(at, before);
+    run_at<ClearBody, 64>(widest_bytes(), first, whole);
+    at = first + whole, size -= before + whole;
+  }
+#endif
+  clear_bytes(at, size);
+}
+
 MB_NOINLINE inline void clear_in_parts(Team* team, void* at, size_t size) {
   for_ranges(team, intptr_t(size), int64_t(size), 4096,
              [&](intptr_t first, intptr_t count) { clear_bytes(static_cast<char*>(at) + first, size_t(count)); });

@@ -33,11 +33,16 @@ Status gather_grad(const Call& call) {
   const T* from = call[1].as<T>();
 #if MB_THREADS > 1
   // Parts are some slices of dx; each adds those of dy that belong there, in their order.
+  constexpr int64_t kFar = 1 << 24;  // bytes that caches do not keep until gradients are read
+  const bool far = dx.count * int64_t(sizeof(T)) >= kFar;
   const int inner = slices.inner, all = dx.count / (inner > 0 ? inner : 1);
   uint32_t failed = 0;
   for_ranges(call.team, all, dx.count * int64_t(sizeof(T)), 1, [&](intptr_t some, intptr_t count) {
     const int first = int(some) * inner, size = int(count) * inner;
-    if (!call.adds(0)) clear_bytes(to + first, size * sizeof(T));
+    if (!call.adds(0)) {
+      if (far) clear_past_caches(to + first, size * sizeof(T));
+      else clear_bytes(to + first, size * sizeof(T));
+    }
     const Status found = slices.each([&](int part, int whole) MB_LAMBDA {
       if (whole >= first && whole - first < size) add_range<T>(to + whole, from + part, inner);
     });
