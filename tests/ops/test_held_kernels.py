@@ -18,7 +18,11 @@ REGISTRY = registry()
 PACKED = "_packed"
 FUNCTIONS = frozenset(kernel.function for kernel in REGISTRY.all_kernels())
 PLAIN_OF_PACKED = frozenset(name.removesuffix(PACKED) for name in FUNCTIONS if name.endswith(PACKED))
-OWN = {"depthwise_conv", "winograd_conv_packed"}  # of convolutions that others compute as well
+OWN = {
+    "depthwise_conv",
+    "grouped_conv_packed",
+    "winograd_conv_packed",
+}  # of convolutions that others compute as well
 FASTER = {"conv.exchanged", "conv.padded"}
 HINTS = {
     f"{REGISTRY.stems[kernel.function]}.{hint}"
@@ -44,6 +48,7 @@ LAYERS = {
     "small groups": ConvLayer((2, 6, 7, 6), (4, 3, 3, 3), pads=(1, 1, 1, 1), group=2),
     "a small line": ConvLayer((2, 5, 17), (3, 5, 4), pads=(1, 2)),
     "a small volume": ConvLayer((1, 3, 4, 5, 6), (2, 3, 2, 3, 2), pads=(1,) * 6),
+    "groups": ConvLayer((1, 64, 28, 28), (64, 4, 3, 3), pads=(1, 1, 1, 1), group=16),
     "one filter a channel": ConvLayer((1, 64, 32, 32), (64, 1, 3, 3), pads=(1, 1, 1, 1), group=64),
 }
 EVERYTHING = FUNCTIONS | frozenset(REGISTRY.all_features())

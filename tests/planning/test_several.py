@@ -176,7 +176,8 @@ def test_types_bound_what_is_added(small) -> None:  # type: ignore[no-untyped-de
     added = symbols(small, ExtraRequirements(("Conv",), types=("float", "int64"))) - symbols(
         small, ExtraRequirements()
     )
-    assert added == {f"{k}<float>" for k in ("conv", "conv_packed", "depthwise_conv", "winograd_conv_packed")}
+    functions = ("conv", "conv_packed", "depthwise_conv", "grouped_conv_packed", "winograd_conv_packed")
+    assert added == {f"{k}<float>" for k in functions}
     with pytest.raises(BadInput, match="--types double: the models need .*float.*Add float"):
         symbols(small, ExtraRequirements(types=("double",)))
     with pytest.raises(BadInput, match="--types flaot: no element type"):

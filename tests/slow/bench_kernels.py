@@ -101,18 +101,45 @@ LAYERS = (
     ("depthwise 3x3", 384, 14, 384, 3, 1, 384, 1),
     ("depthwise 3x3", 960, 7, 960, 3, 1, 960, 8),
 )
+# Of VGG, DenseNet, ResNeXt, RegNet, ConvNeXt, MnasNet, MobileNetV3 and DeepLab, the last with gaps of one element.
+OTHER_LAYERS = (
+    ("3x3", 3, 224, 64, 3, 1, 1, 1),
+    ("3x3", 128, 28, 32, 3, 1, 1, 1),
+    ("1x1", 512, 28, 128, 1, 1, 1, 1),
+    ("3x3 of 32 groups", 128, 56, 128, 3, 1, 32, 1),
+    ("3x3 of 32 groups by 2", 256, 56, 256, 3, 2, 32, 1),
+    ("3x3 of 32 groups", 512, 14, 512, 3, 1, 32, 1),
+    ("3x3 of 32 groups", 1024, 7, 1024, 3, 1, 32, 8),
+    ("3x3 of 13 groups", 104, 28, 104, 3, 1, 13, 1),
+    ("3x3 of 26 groups by 2", 208, 28, 208, 3, 2, 26, 1),
+    ("4x4 by 4", 3, 224, 96, 4, 4, 1, 1),
+    ("2x2 by 2", 96, 56, 192, 2, 2, 1, 1),
+    ("1x1 by 2", 256, 56, 512, 1, 2, 1, 1),
+    ("depthwise 7x7", 96, 56, 96, 7, 1, 96, 1),
+    ("depthwise 7x7", 384, 14, 384, 7, 1, 384, 1),
+    ("depthwise 7x7", 768, 7, 768, 7, 1, 768, 8),
+    ("depthwise 5x5", 240, 28, 240, 5, 1, 240, 1),
+    ("depthwise 5x5 by 2", 240, 28, 240, 5, 2, 240, 1),
+    ("depthwise 5x5", 672, 14, 672, 5, 1, 672, 1),
+    ("depthwise 5x5", 960, 7, 960, 5, 1, 960, 1),
+    ("dilated 3x3", 256, 28, 256, 3, 1, 1, 1),
+)
 
 
 def convolutions() -> Iterator[Row]:
-    for kind, channels, size, filters, window, stride, groups, batch in LAYERS:
-        shape, pad = (filters, channels // groups, window, window), window // 2
+    for kind, channels, size, filters, window, stride, groups, batch in LAYERS + OTHER_LAYERS:
+        gap = 2 if kind.startswith("dilated") else 1
+        shape, pad = (
+            (filters, channels // groups, window, window),
+            0 if window == stride else gap * (window // 2),
+        )
         attributes = {"kernel_shape": (window,) * 2, "strides": (stride,) * 2, "pads": (pad,) * 4}
-        attributes |= {"group": groups, "dilations": (1, 1), "auto_pad": "NOTSET"}
+        attributes |= {"group": groups, "dilations": (gap,) * 2, "auto_pad": "NOTSET"}
         out = tuple(int(a.outputs) for a in axes(attributes, (size, size), shape[2:]))
         x, w, dy = (batch, channels, size, size), shape, (batch, filters, *out)
         work = 2.0 * np.prod(dy) * np.prod(shape[1:])
         images = f"{kind} {channels}->{filters} at {size}x{size}" + (f", batch {batch}" if batch > 1 else "")
-        given = f"None, ({stride},)*2, ({pad},)*2, (1, 1), False, (0, 0), {groups}"
+        given = f"None, ({stride},)*2, ({pad},)*2, ({gap},)*2, False, (0, 0), {groups}"
         for part, absent, mask in (
             ("forward", frozenset(), ()),
             ("input gradient", frozenset({1, 2}), (True, False, False)),
@@ -120,7 +147,7 @@ def convolutions() -> Iterator[Row]:
         ):
             if not mask:
                 cases = ((":Conv", TestCase(part, (_random(x), _random(w)), attributes)),)
-                statement = f"torch.conv2d(x, w, None, {stride}, {pad}, 1, {groups})"
+                statement = f"torch.conv2d(x, w, None, {stride}, {pad}, {gap}, {groups})"
             else:
                 arrays = (_random(dy), _random(x), _random(w))
                 case = TestCase(part, arrays, attributes, outputs=3, absent=absent)

@@ -281,6 +281,8 @@ def without_dropout(model: nn.Module) -> nn.Module:
     for name, child in model.named_children():
         if isinstance(child, (nn.Dropout, nn.Dropout2d, nn.Dropout3d)):
             setattr(model, name, nn.Identity())
+        elif type(child).__name__ == "StochasticDepth":
+            child.p = 0.0
         without_dropout(child)
     return model
 

@@ -23,6 +23,12 @@ from minbuild.ops.convolution.depthwise_conv import (
     is_narrow,
     takes_depthwise,
 )
+from minbuild.ops.convolution.grouped_conv import (
+    grouped_features,
+    grouped_kernel,
+    grouped_scratch,
+    takes_grouped,
+)
 from minbuild.ops.convolution.sliding_window import explicit_pads
 from minbuild.ops.convolution.winograd_conv import (
     takes_winograd,
@@ -85,7 +91,7 @@ packed_kernel = KernelFunction(
     share=lambda params, first: _SHARE_BYTES + (MADE_ELEMENTS * 4 if params[0] == INPUT_GRADIENT else 0),
     work=multiplications,
 )
-LAYER_KERNELS = (conv_kernel, packed_kernel, depthwise_kernel, winograd_kernel)
+LAYER_KERNELS = (conv_kernel, packed_kernel, depthwise_kernel, grouped_kernel, winograd_kernel)
 # The same with weights that stay in 4, 8 or 16 bits; `b` is their shape.
 dequantizing_kernel = KernelFunction(
     "conv_dequantize",
@@ -135,6 +141,16 @@ def call_layer(
             types=(layer.element,),
             params=(propagation, *layer.params()),
             features=("narrow",) * is_narrow(layer.axes),
+            accumulate=accumulate,
+        )
+    if takes_grouped(layer, propagation):
+        return grouped_kernel.call(
+            *names,
+            bias,
+            grouped_scratch(layer, propagation),
+            types=(layer.element,),
+            params=(propagation, *layer.params()),
+            features=grouped_features(layer),
             accumulate=accumulate,
         )
     if takes_winograd(layer, propagation):
