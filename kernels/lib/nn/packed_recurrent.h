@@ -8,17 +8,34 @@
 
 namespace minbuild {
 
+// From so many sequences on, products with states read the columns of recurrent weights as rows, which are transposed
+// for it once for all steps where they fit the caches. Rows are so many elements longer, as those that lie a power of two
+// apart would share a few places of the caches.
+constexpr intptr_t kLeastTurned = 5, kMostTurned = intptr_t(1) << 22, kBetween = 16;
+
+// A matrix and how far apart its rows and columns are.
+template <class T>
+struct Strided {
+  const T* at;
+  intptr_t row, column;
+};
+
 // Products of a layer of real size, packed, and divided among the threads that there is scratch memory for. `Turns`: a
 // layer may walk backwards in time, or both ways; without it, nothing is there for that.
 template <class T, bool Turns>
 struct Products {
-  T* packing;
+  T *packing, *turned = nullptr;
 #if MB_THREADS > 1
   int64_t bytes;
   Team* team;
 #endif
 
-  MB_INLINE Products(const Call& call, Scratch& scratch) {
+  // `r`: of a layer whose weights may be transposed, or null.
+  MB_INLINE Products(const Call& call, Scratch& scratch, const Recurrence<T>* r = nullptr) {
+    if (r && r->batch >= kLeastTurned) {
+      const int64_t count = int64_t(r->width + kBetween) * r->hidden;
+      if (count * int64_t(sizeof(T)) <= kMostTurned) turned = scratch.take<T>(count);
+    }
     packing = scratch.take<T>((kRowBytes + kColumnBytes) / intptr_t(sizeof(T)));
 #if MB_THREADS > 1
     bytes = kRowBytes + kColumnBytes + scratch.left;
@@ -36,6 +53,13 @@ struct Products {
     return Turns ? r.own(state) : state;
   }
   static const T* recurrent_weights(const Recurrence<T>& r) { return Turns ? r.recurrent_weights() : r.r; }
+  // The recurrent weights of the present direction as columns of gates.
+  MB_NOINLINE Strided<T> recurrent_columns(const Recurrence<T>& r) const {
+    const T* weights = recurrent_weights(r);
+    if (!turned) return {weights, 1, r.hidden};
+    transpose(weights, r.hidden, turned, r.width + kBetween, r.width, r.hidden);
+    return {turned, r.width + kBetween, 1};
+  }
   // body(count, first, step, wide, wide_step) for all rows of `steps` times: a `count` of them begin at row `first` of a
   // tensor [steps,N] and at row `wide` of one [steps,D,N], and are as far apart as the steps say.
   template <class Body>

@@ -24,6 +24,7 @@ struct Gru : Forward<T> {
 template <class T>
 struct PackedGru : Gru<T> {
   const Products<T, kTurns>* products;
+  Strided<T> weights;
 };
 
 // z = f(x Wz + h Rz + b), r = f(x Wr + h Rr + b), then the candidate
@@ -38,6 +39,11 @@ void gru_cell(Forward<T>& f, T* gates, T* h) {
   const int hidden = f.hidden, width = f.width;
   const T* candidate_weights = f.recurrent_weights() + intptr_t(2) * hidden * hidden;
   Gemm<T> product = {f.batch, hidden, hidden, h, hidden, 1, candidate_weights, 1, hidden, u.part, hidden};
+  if constexpr (Packed) {
+    const Strided<T>& weights = static_cast<PackedGru<T>&>(f).weights;
+    product.b = weights.at + 2 * hidden * weights.column;
+    product.b_row = weights.row, product.b_col = weights.column;
+  }
   if (u.reset_after) multiply(product);
   const T* bias = f.bias ? f.bias + intptr_t(2 * f.direction + 1) * width + 2 * hidden : nullptr;
   T *row = gates, *part = u.part;
@@ -77,11 +83,12 @@ MB_NOINLINE void gru_steps(PackedGru<T>& u) {
     u.turn(d);
     multiply_inputs(u, products);
     u.start(u.h, u.h0);
-    const T* weights = products.recurrent_weights(u);
+    const Strided<T> weights = u.weights = products.recurrent_columns(u);
     for (int k = 0; k < u.steps; ++k) {
       u.t = products.time(u, k);
       T *now = u.gates + u.place(u.width), *h = products.own(u, u.h);
-      products.multiply({batch, u.recurrent, hidden, h, hidden, 1, weights, 1, hidden, now, width, 1, 1, true});
+      products.multiply(
+          {batch, u.recurrent, hidden, h, hidden, 1, weights.at, weights.row, weights.column, now, width, 1, 1, true});
       gru_cell<T, true>(u, now, h);
     }
   }
@@ -102,7 +109,7 @@ MB_INLINE Status gru_of(const Call& call, Layer& u) {
   u.reset_after = call.params[0] != 0;
   u.recurrent = 2 * u.hidden;
   if constexpr (Packed) {
-    const Products<T, kTurns> products(call, scratch);
+    const Products<T, kTurns> products(call, scratch, &u);
     if (!products.packing || (!kTurns && u.course != kForward)) return Status::kBadPlan;
     u.products = &products;
     gru_steps(u);

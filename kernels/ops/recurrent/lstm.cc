@@ -83,11 +83,12 @@ MB_NOINLINE void lstm_steps(Lstm<T>& l, const Products<T, kTurns>& products) {
     multiply_inputs(l, products);
     l.start(l.h, l.h0);
     lstm_start<T>(l);
-    const T* weights = products.recurrent_weights(l);
+    const Strided<T> weights = products.recurrent_columns(l);
     for (int k = 0; k < l.steps; ++k) {
       l.t = products.time(l, k);
       T *now = l.gates + l.place(l.width), *h = products.own(l, l.h);
-      products.multiply({batch, width, hidden, h, hidden, 1, weights, 1, hidden, now, width, 1, 1, true});
+      products.multiply(
+          {batch, width, hidden, h, hidden, 1, weights.at, weights.row, weights.column, now, width, 1, 1, true});
       products.in_sequences(l, true, [&](Lstm<T>& some) { lstm_cell<T>(some, now, h); });
     }
   }
@@ -112,7 +113,7 @@ MB_INLINE Status lstm_of(const Call& call) {
   if (!l.h || !l.c || !l.gates) return Status::kBadPlan;
   l.coupled = call.params[0] != 0;
   if constexpr (Packed) {
-    const Products<T, kTurns> products(call, scratch);
+    const Products<T, kTurns> products(call, scratch, &l);
     if (!products.packing || (!kTurns && l.course != kForward)) return Status::kBadPlan;
     lstm_steps(l, products);
     return Status::kOk;

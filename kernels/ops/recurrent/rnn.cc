@@ -28,11 +28,12 @@ MB_NOINLINE void rnn_steps(Forward<T>& f, const Products<T, kTurns>& products) {
     f.turn(d);
     multiply_inputs(f, products);
     f.start(f.h, f.h0);
-    const T* weights = products.recurrent_weights(f);
+    const Strided<T> weights = products.recurrent_columns(f);
     for (int k = 0; k < f.steps; ++k) {
       f.t = products.time(f, k);
       T *now = f.gates + f.place(f.width), *h = products.own(f, f.h);
-      products.multiply({batch, hidden, hidden, h, hidden, 1, weights, 1, hidden, now, hidden, 1, 1, true});
+      products.multiply(
+          {batch, hidden, hidden, h, hidden, 1, weights.at, weights.row, weights.column, now, hidden, 1, 1, true});
       rnn_cell<T>(f, now, h);
     }
   }
@@ -50,7 +51,7 @@ MB_INLINE Status rnn_of(const Call& call) {
   if (!f.gates || !f.h) return Status::kBadPlan;
   f.y = nullptr;
   if constexpr (Packed) {
-    const Products<T, kTurns> products(call, scratch);
+    const Products<T, kTurns> products(call, scratch, &f);
     if (!products.packing || (!kTurns && f.course != kForward)) return Status::kBadPlan;
     rnn_steps(f, products);
     return Status::kOk;

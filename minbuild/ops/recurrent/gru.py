@@ -55,7 +55,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     sizes, element = rec.Sizes.of(ctx, 3), ctx.element()
     results = [ctx.result(i) for i in range(3)]
     needed = [s for s, name in zip((sizes.state, sizes.saved), results[1:], strict=True) if not name]
-    packing = packing_of(ctx, gru_kernel, sizes, 2)
+    packing = packing_of(ctx, gru_kernel, sizes, 2, turns=True)
     call = (packed_kernel if packing else gru_kernel).call(
         *results,
         *(ctx.name(i) for i in range(6)),

@@ -51,7 +51,7 @@ def params_of(ctx: OpContext) -> tuple[int | float, ...]:
 
 def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     sizes, element = rec.Sizes.of(ctx, 4), ctx.element()
-    packing = packing_of(ctx, lstm_kernel, sizes, 2)
+    packing = packing_of(ctx, lstm_kernel, sizes, 2, turns=True)
     results = [ctx.result(i) for i in range(5)]
     shapes = (sizes.state, sizes.state, sizes.saved)
     needed = [s for s, name in zip(shapes, (*results[1:3], results[4]), strict=True) if not name]

@@ -14,6 +14,9 @@ from minbuild.ops.core.definition import KernelFunction, OpContext
 from minbuild.ops.linear_algebra.gemm_packing import PACKED_BYTES, packing_scratch
 from minbuild.ops.recurrent import recurrent as rec
 
+# As in packed_recurrent.h: sequences, bytes of weights, and elements between their rows.
+_LEAST_TURNED, _MOST_TURNED, _BETWEEN = 5, 1 << 22, 16
+
 
 def packed_kernel_of(kernel: KernelFunction, passes: int) -> KernelFunction:
     """The kernel of a layer of real size, beside that of any. It multiplies inputs and states with their weights, which
@@ -35,12 +38,18 @@ def packed_kernel_of(kernel: KernelFunction, passes: int) -> KernelFunction:
     )
 
 
-def packing_of(ctx: OpContext, kernel: KernelFunction, sizes: rec.Sizes, r: int) -> tuple[Shape, ...]:
+def packing_of(
+    ctx: OpContext, kernel: KernelFunction, sizes: rec.Sizes, r: int, *, turns: bool = False
+) -> tuple[Shape, ...]:
     """Scratch memory for packed products where the recurrent weights, input `r`, are large enough, or nothing: then
-    `kernel` computes the layer. `ctx` is the operator's, `sizes` are its own."""
-    element = ctx.element()
-    packs = packing_scratch(ctx, kernel, sizes.batch, *ctx.shape(r)[1:])
-    return ((PACKED_BYTES // element.size,),) if packs else ()
+    `kernel` computes the layer. `ctx` is the operator's, `sizes` are its own; the kernel `turns` the weights."""
+    element, weights = ctx.element(), ctx.shape(r)[1:]
+    if not packing_scratch(ctx, kernel, sizes.batch, *weights):
+        return ()
+    few = isinstance(sizes.batch, int) and sizes.batch < _LEAST_TURNED
+    turned = (product((sizes.gates, sizes.hidden)) + _BETWEEN) * sizes.hidden
+    fits = isinstance(turned, int) and turned * element.size <= _MOST_TURNED
+    return ((PACKED_BYTES // element.size,), *(((turned,),) if turns and fits and not few else ()))
 
 
 def features_of(ctx: OpContext, packing: tuple[Shape, ...]) -> tuple[str, ...]:

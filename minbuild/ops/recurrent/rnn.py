@@ -46,7 +46,7 @@ def _lower(ctx: OpContext) -> Sequence[KernelCall]:
     sizes, element = rec.Sizes.of(ctx, 1), ctx.element()
     results = [ctx.result(i) for i in range(2)]
     needed = [s for s, name in zip((sizes.y, sizes.state), results, strict=True) if not name]
-    packing = packing_of(ctx, rnn_kernel, sizes, 2)
+    packing = packing_of(ctx, rnn_kernel, sizes, 2, turns=True)
     call = (packed_kernel if packing else rnn_kernel).call(
         *results,
         *(ctx.name(i) for i in range(6)),
