@@ -5,10 +5,11 @@ The kernel of packed products is one of its own: libraries of models that are to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from minbuild.ir import ElementType, TensorType
-from minbuild.ir.dims import Dim
+from minbuild.ir.dims import Dim, evaluate, never_negative, symbols_in
 from minbuild.ops.core.definition import FLOATS, KernelFunction, OpContext, whole_share
 
 # As in packed_blocks.h.
@@ -53,7 +54,7 @@ def packing_scratch(
     nothing where `kernel` computes it as it is, as packing does not pay or `ctx` is without it. Free sizes count as
     large; `packed` is the function, or the feature, that packs, by default the function of `packed_kernel_of`;
     `column_bytes` are the most for columns."""
-    element, pays = ctx.element(), _pays([d for d in sizes if isinstance(d, int)])
+    element, pays = ctx.element(), _pays([d for d in sizes if isinstance(d, int)]) or _pays_at_least(sizes)
     if element not in FLOATS or not ctx.kernels.takes(
         packed or f"{kernel.function}_packed", kernel.function, pays=pays
     ):
@@ -91,7 +92,19 @@ def _pays(known: list[int]) -> bool:
         return bool(known) and known[0] >= _HEAD
     if known[-2] >= _LONG and known[-1] * known[-2] >= _LARGE_MATRIX:
         return True
-    return len(known) == 3 and known[0] >= _MEDIUM and prod(known) >= _LARGE_PRODUCT
+    return len(known) == 3 and _is_large(known)
+
+
+def _is_large(sizes: Sequence[int]) -> bool:
+    return min(sizes) >= _MEDIUM and prod(sizes) >= _LARGE_PRODUCT
+
+
+def _pays_at_least(sizes: Sequence[Dim]) -> bool:
+    """True if packing pays at all three sizes when those that are free are as small as they can be: of narrow layers
+    over many words or places, of which a batch of one has enough."""
+    if len(sizes) != 3 or not all(map(never_negative, sizes)):
+        return False
+    return _is_large([evaluate(d, dict.fromkeys(symbols_in(d), 1)) for d in sizes])
 
 
 OPS: tuple[()] = ()

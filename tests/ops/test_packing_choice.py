@@ -1,0 +1,32 @@
+"""The sizes of products that are packed, where some of them are free."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from minbuild.ir import ElementType
+from minbuild.ir.dims import symbol
+from minbuild.ops.linear_algebra.contraction import contraction_kernel
+from minbuild.ops.linear_algebra.gemm_packing import packing_scratch
+
+pytestmark = pytest.mark.unit
+BATCH = symbol("batch")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "packs"),
+    [
+        ((128 * BATCH, 128, 512), True),  # of 128 words a sample
+        ((128 * BATCH, 128, 128), True),
+        ((BATCH, 128, 512), False),  # a batch of one has a single row
+        ((16 * BATCH, 128, 128), False),
+        ((128 * BATCH, 32, 32), False),
+        ((128 * BATCH - 127, 128, 512), False),
+        ((128 * BATCH // (BATCH - 1), 128, 512), False),  # nobody knows how few they are
+        ((BATCH, 256, 256), True),  # a layer's weights are enough
+    ],
+)
+def test_free_sizes_count_as_the_smallest_that_they_can_be(sizes, packs):
+    kernels = SimpleNamespace(takes=lambda packed, plain, pays: pays)
+    context = SimpleNamespace(element=lambda: ElementType.FLOAT, kernels=kernels)
+    assert bool(packing_scratch(context, contraction_kernel, *sizes)) is packs
