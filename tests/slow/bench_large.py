@@ -150,7 +150,8 @@ def make_artifacts(folder: Path, name: str, pythons: dict[str, Path], batches: S
         if not is_foreign(name):
             raise
         (folder / "no_ort.txt").write_text(str(failure))
-        _run([sys.executable, "-m", "minbuild", "artifacts", "model.onnx", "--out", "."], folder)
+        loss = ("--loss", (folder / "loss.txt").read_text())
+        _run([sys.executable, "-m", "minbuild", "artifacts", "model.onnx", "--out", ".", *loss], folder)
 
 
 def _run(command: Sequence[object], folder: Path) -> None:

@@ -26,6 +26,10 @@ class Net:
     words: int = 0
     opset: int = 17
     trained: Sequence[str] = ("",)  # beginnings or ends of the names of parameters that train
+    gives_loss: bool = (
+        False  # the network takes labels beside its inputs, of `label_shape`, and gives its loss
+    )
+    label_shape: tuple[int, ...] = ()
 
 
 def normed(*layers: nn.Module, channels: int, activation: nn.Module | None = None) -> nn.Sequential:

@@ -34,16 +34,21 @@ def export(folder: Path, name: str, batches: str) -> None:
         shape = (size, *net.shape)
         x = random.integers(0, net.words, shape) if net.words else random.standard_normal(shape)
         x = x if net.words else x.astype(np.float32)
-        given = torch.from_numpy(x)
-        with torch.no_grad():
-            scores = model(given).shape  # a label for every place that has a score of each class
-        labels = random.integers(0, net.classes, (scores[0], *scores[2:]))
+        given = {"x": torch.from_numpy(x)}
+        if net.gives_loss:
+            labels = random.integers(0, net.classes, (size, *net.label_shape))
+            given["labels"] = torch.from_numpy(labels)
+        else:
+            with torch.no_grad():
+                scores = model(given["x"]).shape  # a label for every place that has a score of each class
+            labels = random.integers(0, net.classes, (scores[0], *scores[2:]))
         np.savez(folder / f"batch_{size}.npz", x=x, labels=labels)
     torch.onnx.export(
-        model, (given,), str(folder / "model.onnx"), dynamo=False, opset_version=net.opset,
-        input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "batch"}},
+        model, tuple(given.values()), str(folder / "model.onnx"), dynamo=False, opset_version=net.opset,
+        input_names=list(given), output_names=["y"], dynamic_axes={n: {0: "batch"} for n in given},
         training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False,
     )  # fmt: skip
+    (folder / "loss.txt").write_text("none" if net.gives_loss else "cross-entropy")
     trained = [n for n, p in model.named_parameters() if p.requires_grad]
     (folder / "trained.json").write_text(json.dumps(trained))
 
@@ -71,12 +76,15 @@ def artifacts(folder: Path) -> None:
     model = onnx.load(folder / "model.onnx")
     known = {i.name for i in model.graph.initializer}
     wanted = set(json.loads((folder / "trained.json").read_text()))
-    # Where the exporter arranges weights anew (LSTM), all of its own trains.
-    trained = sorted(n for n in known if n in wanted or n.startswith("onnx::LSTM"))
+    # Where the exporter arranges weights anew, all of its own trains.
+    layers = ("onnx::LSTM", "onnx::GRU", "onnx::RNN")
+    trained = sorted(n for n in known if n in wanted or n.startswith(layers))
+    gives_loss = (folder / "loss.txt").read_text() == "none"
     buffers = ("running_mean", "running_var", "num_batches_tracked")
     frozen = [n for n in known if n not in trained and "." in n and not n.endswith(buffers)]
     generator.generate_artifacts(
-        model, requires_grad=trained, frozen_params=sorted(frozen), loss=Loss(),
+        model, requires_grad=trained, frozen_params=sorted(frozen),
+        loss=None if gives_loss else Loss(),
         optimizer=generator.OptimType.AdamW, artifact_directory=str(folder),
     )  # fmt: skip
 
@@ -105,17 +113,17 @@ def train(who: str, folder: Path, name: str, batch: str, threads: str) -> None:
 
 def torch_step(folder: Path, name: str, given: dict[str, np.ndarray], threads: int) -> Callable[[], float]:
     import torch
-    from large_nets import made
+    from large_nets import made, net_of
     from torch.nn import functional
 
     torch.set_num_threads(threads)
-    model = made(name)
+    model, gives_loss = made(name), net_of(name).gives_loss
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=RATE, fused=True)
     x, labels = (torch.from_numpy(given[n]) for n in ("x", "labels"))
 
     def step() -> float:
-        loss = functional.cross_entropy(model(x), labels)
+        loss = model(x, labels) if gives_loss else functional.cross_entropy(model(x), labels)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
