@@ -24,7 +24,7 @@ LAYERS = {
     "pads that differ": ConvLayer((3, 64, 12, 17), (70, 64, 3, 3), pads=(0, 2, 1, 0)),
     "5x5 with gaps": ConvLayer((1, 40, 20, 20), (64, 40, 5, 5), pads=(4, 4, 4, 4), dilations=(2, 2)),
     "windows larger than images": ConvLayer((9, 190, 3, 3), (290, 190, 5, 5), pads=(2, 2, 2, 2)),
-    "groups": ConvLayer((2, 128, 14, 14), (128, 64, 3, 3), pads=ONE, group=2),
+    "groups": ConvLayer((2, 136, 14, 14), (136, 68, 3, 3), pads=ONE, group=2),
     "a row": ConvLayer((1, 256, 1, 80), (256, 256, 1, 3), pads=(0, 1, 0, 1)),
 }
 

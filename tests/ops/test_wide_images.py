@@ -23,7 +23,7 @@ LAYERS = {
     "passes of two images and of one": ConvLayer((3, 64, 6, 42), (64, 64, 3, 3)),
     "several blocks of rows": ConvLayer((1, 36, 30, 30), (300, 36, 3, 3), pads=ONE),
     "gaps": ConvLayer((1, 32, 40, 40), (32, 32, 3, 3), pads=(2, 2, 2, 2), dilations=(2, 2)),
-    "groups": ConvLayer((2, 64, 40, 40), (64, 32, 3, 3), pads=ONE, group=2),
+    "groups": ConvLayer((2, 144, 40, 40), (144, 72, 3, 3), pads=ONE, group=2),
     "a line": ConvLayer((1, 64, 1200), (64, 64, 5), pads=(2, 2)),
     "a volume": ConvLayer((1, 16, 6, 20, 20), (32, 16, 3, 3, 3), pads=(1,) * 6),
     "7x7 by two": ConvLayer((1, 3, 112, 112), (64, 3, 7, 7), strides=(2, 2), pads=(3, 3, 3, 3)),

@@ -101,7 +101,7 @@ def _is_large(sizes: Sequence[int]) -> bool:
 
 def _pays_at_least(sizes: Sequence[Dim]) -> bool:
     """True if packing pays at all three sizes when those that are free are as small as they can be: of narrow layers
-    over many words or places, of which a batch of one has enough."""
+    over many words or places, where a batch of one has enough rows."""
     if len(sizes) != 3 or not all(map(never_negative, sizes)):
         return False
     return _is_large([evaluate(d, dict.fromkeys(symbols_in(d), 1)) for d in sizes])

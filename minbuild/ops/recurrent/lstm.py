@@ -202,7 +202,7 @@ def large(
     random: np.random.Generator, first: bool, ends: bool, direction: str = "forward", batch: int = 2
 ) -> tuple[tuple[np.ndarray | None, ...], dict[str, Any]]:
     """Inputs and attributes of a size that is packed, with the `first` states or not, with sequences that have `ends`
-    of their own or not, `batch` of them; `random` draws them."""
+    of their own or not, `batch` of them; `random` draws them, and the layer walks in `direction`."""
     steps, features, hidden, count = 3, 7, 165, 2 if direction == "bidirectional" else 1
     sizes = (steps, batch, features), (count, 4 * hidden, features), (count, 4 * hidden, hidden)
     x, w, r = (random.standard_normal(shape) * 0.2 for shape in sizes)
