@@ -15,9 +15,7 @@ class KernelChoice:
     """
 
     packs: bool = True  # those that pack matrices of large products
-    scratch: int | None = (
-        None  # bytes that one which takes more scratch memory than another has at most; None: any
-    )
+    scratch: int | None = None  # most bytes of those that take more scratch memory than others; None: any
     held: frozenset[str] | None = None
 
     def has(self, name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import conv_layers
 import numpy as np
 import pytest
 import trainers
@@ -48,13 +49,7 @@ def plans() -> dict[tuple[str, str], Plan]:
 def libraries(
     plans: dict[tuple[str, str], Plan], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Library]:
-    """By AVX2, by AVX-512 where the processor has it, and by the vectors that every processor has."""
-    contents, made = trainers.contents_of(plans.values()), {}
-    for name, given in (("wide", {}), ("AVX-512", {"avx512": True}), ("one variant", {"one_variant": True})):
-        made[name] = trainers.library_of(
-            replace(contents, **given), registry(), tmp_path_factory.mktemp("winograd")
-        )
-    return made
+    return conv_layers.libraries_by_width(plans.values(), tmp_path_factory.mktemp("winograd"))
 
 
 @pytest.fixture(scope="module")

@@ -74,6 +74,15 @@ def libraries(plans: Iterable[Plan], features: Iterable[str], folder: Path) -> l
     return made
 
 
+def libraries_by_width(plans: Iterable[Plan], folder: Path) -> dict[str, Library]:
+    """By AVX2, by AVX-512 where the processor has it, and by the vectors that every processor has."""
+    contents, made = trainers.contents_of(plans), {}
+    for name, given in (("wide", {}), ("AVX-512", {"avx512": True}), ("one variant", {"one_variant": True})):
+        (folder / name).mkdir()
+        made[name] = trainers.library_of(replace(contents, **given), registry(), folder / name)
+    return made
+
+
 def assert_same_bits(
     made: list[Library], layer: ConvLayer, part: str, plan: Plan, features: Iterable[str]
 ) -> None:
