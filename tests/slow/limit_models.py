@@ -7,6 +7,7 @@ parameters. Weights are random.
 
 from __future__ import annotations
 
+import argparse
 import math
 import sys
 from collections.abc import Iterator
@@ -145,7 +146,17 @@ def _range(parameters: int, width: int) -> Iterator[int]:
     yield from range(max(1, round((parameters - width * CLASSES) / (width * width + width))))
 
 
+def kind(given: str) -> str | int:
+    """gpt2, or a number of parameters."""
+    return given if given == "gpt2" else int(given)
+
+
 if __name__ == "__main__":
-    kind, place = sys.argv[1], Path(sys.argv[2])
-    count = gpt2(place) if kind == "gpt2" else perceptron(place, int(kind))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kind", metavar="gpt2|PARAMETERS", type=kind)
+    parser.add_argument("model", metavar="MODEL.onnx", type=Path)
+    given = parser.parse_args()
+    count = gpt2(given.model) if given.kind == "gpt2" else perceptron(given.model, given.kind)
     sys.stdout.write(f"{count:,} parameters\n")
