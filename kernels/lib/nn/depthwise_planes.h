@@ -12,9 +12,10 @@
 
 namespace minbuild {
 
-constexpr int kAxes = 2, kRows = 4;    // axes; rows of results at once
-constexpr int kMostTaps = 64;          // of a window
-constexpr intptr_t kSlackBytes = 128;  // behind planes, for whole vectors
+constexpr int kAxes = 2, kRows = 4;     // axes; rows of results at once
+constexpr int kMostTaps = 64;           // of a window
+constexpr intptr_t kMostOfTwin = 2048;  // elements of planes that two channels have in turn
+constexpr intptr_t kSlackBytes = 128;   // behind planes, for whole vectors
 
 // x: [N,C,in[0],in[1]]  y: [N,C,out[0],out[1]]  w: [C,1,window[0],window[1]]
 template <class T>
@@ -31,6 +32,7 @@ struct Depthwise {
   intptr_t places[kMostTaps];      // where each tap begins
   int order[kMostTaps], first[5];  // of taps by the parity of rows and columns that they meet (InputsBody)
   T *planes, *grid;
+  intptr_t twin;                      // elements between planes of two channels, or zero: there is one only
   intptr_t share;                     // elements of both, for each thread
   const T *first_image, *last_image;  // of all that are read
 
@@ -38,6 +40,11 @@ struct Depthwise {
   bool is_narrow() const {
     return MB_DEPTHWISE_CONV_NARROW && window[0] == kSide && window[1] == kSide && stride == 1 && pad[0] == 1 &&
            pad[1] == 1 && out[0] == in[0] && out[1] == in[1] && in[1] <= kNarrow && in[1] > kNarrow / 2;
+  }
+
+  // True of windows that lib/nn/window_columns.h takes.
+  bool is_tall() const {
+    return MB_DEPTHWISE_CONV_TALL && propagation != kWeightGradient && (window[0] == 5 || window[0] == 7);
   }
 
   // params: propagation, groups, then strides, pads at the start and dilations, three each.
@@ -75,7 +82,8 @@ struct Depthwise {
     constexpr intptr_t kLanes = 16;
     const intptr_t slack = kSlackBytes / intptr_t(sizeof(T)), all = plane * step * step + slack;
     reach = ((out[0] - 1) * pitch + out[1] + kLanes - 1) & -kLanes;
-    share = (all + (propagation == kWeightGradient ? reach : 0) + slack + 15) & -16;
+    twin = is_tall() && all <= kMostOfTwin ? all : 0;
+    share = (all + twin + (propagation == kWeightGradient ? reach : 0) + slack + 15) & -16;
     planes = bytes.scratch<T>();
     grid = planes + all;
     if (share * intptr_t(sizeof(T)) > bytes.count || !disjoint(written, sizeof(T), bytes, 1)) return false;
@@ -106,7 +114,7 @@ struct Depthwise {
 
   // The image of a channel to its planes, whose rims are zero.
   template <class V>
-  MB_INLINE void fill_planes(const T* image) const {
+  MB_INLINE void fill_planes(const T* image, T* planes) const {
     for (int r = 0; r < read[0]; ++r, image += read[1]) {
       const int q = r + before[0], row = q / step;
       if (row >= extent[0]) return;

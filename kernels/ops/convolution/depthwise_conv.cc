@@ -5,6 +5,7 @@
 #include "minbuild/kernel.h"
 #include "lib/nn/depthwise_planes.h"
 #include "lib/nn/narrow_images.h"
+#include "lib/nn/window_columns.h"
 
 namespace minbuild {
 
@@ -30,7 +31,7 @@ struct OutputsBody {
           continue;
         }
       }
-      c.template fill_planes<V>(x);
+      c.template fill_planes<V>(x, c.planes);
       const T* const end = y + height * width;
       for (intptr_t r = 0; r < height; r += kRows) {
         for (intptr_t column = 0;;) {
@@ -68,7 +69,7 @@ struct InputsBody {
     const Depthwise<T>& c = *of;
     const int width = c.in[1];
     for (; channels > 0; --channels, dy += c.y_image, w += c.taps) {
-      c.template fill_planes<V>(dy);
+      c.template fill_planes<V>(dy, c.planes);
       const T* const end = dx + c.x_image;
       for (int r = 0; r < c.in[0]; ++r, dx += width) {
         const int q = r + c.pad[0];
@@ -173,7 +174,7 @@ struct WeightsBody {
           continue;
         }
       }
-      c.template fill_planes<V>(x);
+      c.template fill_planes<V>(x, c.planes);
       for (int r = 0; r < c.out[0]; ++r)
         Depthwise<T>::template copy_row<V>(dy + intptr_t(r) * c.out[1], c.grid + r * c.pitch, c.out[1]);
       int tap = 0;
@@ -191,7 +192,10 @@ MB_NOINLINE void run_channels(const Depthwise<T>& c, T* x, T* y, T* w, const T* 
     const intptr_t channel = intptr_t(n) * c.channels + first;
     T *own_x = x + channel * c.x_image, *own_y = y + channel * c.y_image, *own_w = w + intptr_t(first) * c.taps;
     const T *from_x = own_x, *from_y = own_y, *from_w = own_w, *own_bias = bias ? bias + first : nullptr;
-    if (c.propagation == kWeightGradient) run_at<WeightsBody<T>>(bytes, &c, from_x, from_y, own_w, count);
+    if (MB_DEPTHWISE_CONV_TALL && c.is_tall()) {
+      if (c.propagation == kOutput) run_at<ColumnsBody<T>>(bytes, &c, from_x, own_y, from_w, own_bias, count);
+      else run_at<ColumnsBody<T>>(bytes, &c, from_y, own_x, from_w, own_bias, count);
+    } else if (c.propagation == kWeightGradient) run_at<WeightsBody<T>>(bytes, &c, from_x, from_y, own_w, count);
     else if (c.propagation == kOutput) run_at<OutputsBody<T>>(bytes, &c, from_x, own_y, from_w, own_bias, count);
     else if (c.stride == 1) run_at<OutputsBody<T>>(bytes, &c, from_y, own_x, from_w, own_bias, count);
     else run_at<InputsBody<T>>(bytes, &c, from_y, own_x, from_w, count);

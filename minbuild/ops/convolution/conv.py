@@ -18,9 +18,9 @@ from minbuild.ops.convolution.conv_params import (
 )
 from minbuild.ops.convolution.conv_reference import reference
 from minbuild.ops.convolution.depthwise_conv import (
+    depthwise_features,
     depthwise_kernel,
     depthwise_scratch,
-    is_narrow,
     takes_depthwise,
 )
 from minbuild.ops.convolution.grouped_conv import (
@@ -140,7 +140,7 @@ def call_layer(
             depthwise_scratch(layer.axes, layer.element, propagation),
             types=(layer.element,),
             params=(propagation, *layer.params()),
-            features=("narrow",) * is_narrow(layer.axes),
+            features=depthwise_features(layer.axes, propagation),
             accumulate=accumulate,
         )
     if takes_grouped(layer, propagation):

@@ -21,14 +21,18 @@ from minbuild.ops.core.definition import FLOATS, KernelFunction
 
 # As in depthwise_conv.cc.
 _MOST_TAPS, _MOST_SIZE, _SLACK_BYTES, _LANES, _NARROW = 64, 1 << 13, 128, 16, 8
+_MOST_OF_TWIN = 2048
 _LEAST_WORK = 3 << 17  # multiplications per image
 depthwise_kernel = KernelFunction(
     "depthwise_conv",
     ARGS,
     PARAMS,
     {"T": FLOATS},
-    {"narrow": "windows of 3 x 3 over images of five to eight columns"},
-    hints=frozenset({"narrow"}),
+    {
+        "narrow": "windows of 3 x 3 over images of five to eight columns",
+        "tall": "outputs and input gradients of windows with five or seven rows",
+    },
+    hints=frozenset({"narrow", "tall"}),
     share=lambda params, first: first,
     work=multiplications,
 )
@@ -52,6 +56,17 @@ def is_narrow(axes: Sequence[Axis]) -> bool:
     return kept and _NARROW < 2 * known(axes[1].size) <= 2 * _NARROW
 
 
+def is_tall(axes: Sequence[Axis], propagation: int) -> bool:
+    """True where the kernel computes columns of the window one after the other. `axes` are those of the window,
+    `propagation` says which tensor is computed."""
+    return propagation != WEIGHT_GRADIENT and axes[0].taps in (5, 7)
+
+
+def depthwise_features(axes: Sequence[Axis], propagation: int) -> tuple[str, ...]:
+    """The features of the kernel that a layer needs, as is_tall has it."""
+    return ("narrow",) * is_narrow(axes) + ("tall",) * is_tall(axes, propagation)
+
+
 def depthwise_scratch(axes: Sequence[Axis], element: ElementType, propagation: int) -> TensorType:
     """Planes of a channel, and for gradients of weights its outputs in such rows. `axes` are those of the
     window, `element` is the type of the tensors, `propagation` says which of them is computed."""
@@ -66,6 +81,8 @@ def depthwise_scratch(axes: Sequence[Axis], element: ElementType, propagation: i
             lengths.append(max(outputs, (size - 1 + a.before) // 2 + 1) + a.span // 2)
         phases *= 1 if propagation == INPUT_GRADIENT else a.stride
     elements = prod(lengths) * phases + slack
+    if is_tall(axes, propagation) and elements <= _MOST_OF_TWIN:
+        elements *= 2
     if propagation == WEIGHT_GRADIENT:  # in rows as long as those of a plane
         elements += (known(axes[0].outputs) - 1) * lengths[1] + known(axes[1].outputs) + _LANES
     whole = -(-(elements + slack) // _LANES) * _LANES

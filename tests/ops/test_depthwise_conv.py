@@ -1,0 +1,142 @@
+"""Convolutions with one filter per channel: rounding and every width of vectors, with windows that are computed column
+by column among others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import conv_layers
+import numpy as np
+import pytest
+import trainers
+from conv_layers import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, ConvLayer
+
+from minbuild.ir import Plan
+from minbuild.ops import registry
+from minbuild.ops.convolution import conv, depthwise_conv
+from minbuild.training.library import Library
+
+KERNEL, TALL = "depthwise_conv", "depthwise_conv.tall"
+PARTS = FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT
+
+
+def _layer(
+    image: tuple[int, int, int, int], window: tuple[int, int], pads: tuple[int, ...] = (), stride: int = 1
+) -> ConvLayer:
+    """Without `pads` the window is centred."""
+    pads = pads or (window[0] // 2, window[1] // 2) * 2
+    weights = (image[1], 1, *window)
+    return ConvLayer(image, weights, strides=(stride,) * 2, pads=pads, group=image[1])
+
+
+LAYERS = {
+    "3x3": _layer((2, 12, 17, 19), (3, 3)),
+    "3x3 by two": _layer((2, 12, 17, 19), (3, 3), stride=2),
+    "3x3 of narrow images": _layer((2, 12, 9, 7), (3, 3)),
+    "7x7 of 7x7": _layer((3, 11, 7, 7), (7, 7)),
+    "7x7 of 14x14": _layer((2, 10, 14, 14), (7, 7)),
+    "7x7 of planes without a twin": _layer((1, 5, 43, 50), (7, 7)),
+    "7x7 by two": _layer((2, 6, 15, 18), (7, 7), stride=2),
+    "5x5 of 7x7": _layer((3, 12, 7, 7), (5, 5)),
+    "5x5 of 28x28": _layer((1, 9, 28, 28), (5, 5)),
+    "5x5 by two": _layer((2, 7, 28, 28), (5, 5), stride=2),
+    "5x5 of an odd size by two": _layer((2, 7, 15, 29), (5, 5), stride=2),
+    "5x5 by two, pads behind": _layer((2, 7, 14, 14), (5, 5), (1, 1, 2, 2), stride=2),
+    "5x5 by two, no pads": _layer((1, 8, 19, 33), (5, 5), (0, 0, 0, 0), stride=2),
+    "5x5 by two of small images": _layer((2, 9, 4, 5), (5, 5), stride=2),
+    "more columns": _layer((2, 6, 9, 21), (5, 9)),
+    "one column": _layer((2, 6, 12, 3), (7, 1)),
+    "two columns by two": _layer((2, 6, 13, 12), (7, 2), (3, 1, 2, 0), stride=2),
+    "a row": _layer((2, 8, 1, 37), (5, 5)),
+    "three rows": _layer((2, 8, 3, 5), (7, 7)),
+    "pads that differ": _layer((2, 6, 11, 10), (7, 7), (6, 0, 1, 5)),
+    "seven rows, pads that differ": _layer((2, 6, 7, 9), (7, 7), (4, 3, 2, 3)),
+}
+
+
+@pytest.fixture(scope="module")
+def plans() -> dict[tuple[str, str], Plan]:
+    """Of every layer, also where it is small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(depthwise_conv, "_LEAST_WORK", 0)
+        return {(name, part): layer.plan(part) for name, layer in LAYERS.items() for part in PARTS}
+
+
+@pytest.fixture(scope="module")
+def libraries(
+    plans: dict[tuple[str, str], Plan], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Library]:
+    return conv_layers.libraries_by_width(plans.values(), tmp_path_factory.mktemp("depthwise"))
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[tuple[str, str], Plan], Library]:
+    """The same by the kernels of all convolutions."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conv, "takes_depthwise", lambda *_: False)
+        plans = {(name, part): layer.plan(part) for name, layer in LAYERS.items() for part in PARTS}
+    contents = trainers.contents_of(plans.values())
+    return plans, trainers.library_of(contents, registry(), tmp_path_factory.mktemp("others"))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("part", PARTS)
+def test_results_round_as_those_of_other_kernels(
+    libraries: dict[str, Library],
+    others: tuple[dict[tuple[str, str], Plan], Library],
+    plans: dict[tuple[str, str], Plan],
+    name: str,
+    part: str,
+) -> None:
+    """By every width of vectors."""
+    op, case = LAYERS[name].case(part)
+    one, ((key, exact),) = trainers.one_node(op, case), trainers.expected(op, case).items()
+    plan, other = plans[name, part], others[0][name, part]
+    assert KERNEL in {k.function for k in plan.kernels} and KERNEL not in {k.function for k in other.kernels}
+    assert (TALL in plan.features) == (part != WEIGHT_GRADIENT and "3x3" not in name)
+    theirs = trainers.run(others[1], other, one)[key] - exact
+    for library in libraries.values():
+        ours = trainers.run(library, plan, one)[key] - exact
+        assert np.abs(ours).max() < 4 * np.abs(theirs).max() + 1e-7 * np.abs(exact).max()
+        assert np.sqrt(np.mean(ours**2)) < 3 * np.sqrt(np.mean(theirs**2)) + 1e-9
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("number", [1.0, np.inf, np.nan])
+@pytest.mark.parametrize("part", [FORWARD, INPUT_GRADIENT])
+def test_outputs_depend_on_what_their_window_sees_alone(
+    libraries: dict[str, Library],
+    plans: dict[tuple[str, str], Plan],
+    part: str,
+    number: float,
+    name: str,
+) -> None:
+    """All others are zeros, also where zeros are padding of two rows or images."""
+    op, case = LAYERS[name].case(part)
+    images = np.zeros_like(case.inputs[0])
+    images[0, 3, -1, -1] = images[-1, 2, 0, -1] = images[0, 1, images.shape[2] // 2, 0] = number
+    last = np.zeros(len(case.inputs[1])) if part == FORWARD else case.inputs[2]
+    case = replace(case, inputs=(images, case.inputs[1], last))
+    one, ((key, exact),) = trainers.one_node(op, case), trainers.expected(op, case).items()
+    for library in libraries.values():
+        found = trainers.run(library, plans[name, part], one)[key]
+        assert np.array_equal(found != 0, exact != 0)
+        assert np.array_equal(np.isfinite(found), np.isfinite(exact))
+
+
+@pytest.mark.parametrize("name", [name for name in LAYERS if "3x3" not in name])
+@pytest.mark.parametrize("part", [FORWARD, INPUT_GRADIENT])
+def test_columns_have_the_sums_of_windows(
+    libraries: dict[str, Library],
+    plans: dict[tuple[str, str], Plan],
+    tmp_path_factory: pytest.TempPathFactory,
+    part: str,
+    name: str,
+) -> None:
+    """Whole numbers have no rounding, and vectors of any width the same sums."""
+    op, case = LAYERS[name].case(part)
+    whole = tuple(None if x is None else np.rint(4 * x) for x in case.inputs)
+    case = replace(case, inputs=whole)
+    one, ((key, exact),) = trainers.one_node(op, case), trainers.expected(op, case).items()
+    for library in libraries.values():
+        assert np.array_equal(trainers.run(library, plans[name, part], one)[key], exact)
