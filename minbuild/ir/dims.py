@@ -12,6 +12,7 @@ from functools import lru_cache, reduce
 from operator import mul
 
 LARGEST_SIZE = 2**31 - 1  # of a dimension: devices count with 32 bits
+_NO_SYMBOLS = frozenset[str]()
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -182,7 +183,9 @@ def _extremum(kind: str, left: Dim, right: Dim) -> Dim:
 
 def never_negative(dim: Dim) -> bool:
     """True if `dim` can be seen to be 0 or more; free dimensions are 1 or more."""
-    terms = dict(terms_of(dim))
+    if not isinstance(dim, Poly):
+        return dim >= 0
+    terms = dict(dim.terms)
     constant = terms.pop((), 0)
     sure = all(c > 0 and all(isinstance(a, Symbol) for a in m) for m, c in terms.items())
     return sure and sum(terms.values()) + constant >= 0
@@ -201,15 +204,21 @@ def _product(dims: tuple[Dim, ...]) -> Dim:
 def evaluate(dim: Dim, values: Mapping[str, int]) -> int:
     """The number `dim` stands for under `values` (symbol name -> size)."""
 
-    def atom(a: Atom) -> int:
-        if isinstance(a, Symbol):
-            return values[a.name]
+    if not isinstance(dim, Poly):
+        return int(dim)
+
+    def atom(a: Quotient | Extremum) -> int:
         if isinstance(a, Quotient):
             return evaluate(a.numerator, values) // evaluate(a.denominator, values)
         pick: Callable[[int, int], int] = max if a.kind == "max" else min
         return pick(evaluate(a.left, values), evaluate(a.right, values))
 
-    return sum(c * reduce(mul, (atom(a) for a in m), 1) for m, c in terms_of(dim))
+    total = 0
+    for monomial, coefficient in dim.terms:
+        for each in monomial:
+            coefficient *= values[each.name] if isinstance(each, Symbol) else atom(each)
+        total += coefficient
+    return total
 
 
 def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
@@ -230,8 +239,10 @@ def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
 
 def symbols_in(dim: Dim) -> frozenset[str]:
     """Names of all symbols `dim` depends on."""
+    if not isinstance(dim, Poly):
+        return _NO_SYMBOLS
     names: set[str] = set()
-    for monomial, _ in terms_of(dim):
+    for monomial, _ in dim.terms:
         for a in monomial:
             if isinstance(a, Symbol):
                 names.add(a.name)

@@ -29,13 +29,17 @@ class Role(IntEnum):
         9  # how many times random numbers were drawn: by the session, or by the node that `of` names
     )
 
+    __hash__ = int.__hash__  # that of enumerations is a function in Python
+
     @property
     def persists(self) -> bool:
         """True if the bytes outlive a step and kernels may change them."""
-        return self in _PERSISTENT
+        return self in PERSISTENT
 
 
-_PERSISTENT = (Role.PARAMETER, Role.BUFFER, Role.GRADIENT, Role.MOMENT, Role.SCALAR, Role.RNG_COUNTER)
+PERSISTENT = frozenset(
+    (Role.PARAMETER, Role.BUFFER, Role.GRADIENT, Role.MOMENT, Role.SCALAR, Role.RNG_COUNTER)
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ class ElementType(IntEnum):
     UINT64 = 13
     BFLOAT16 = 16
 
+    __hash__ = int.__hash__  # that of enumerations is a function in Python
+
     @property
     def label(self) -> str:
         """The name users know: `float`, `int64`, ..."""
@@ -48,7 +50,7 @@ class ElementType(IntEnum):
     @property
     def dtype(self) -> np.dtype[Any]:
         """The numpy type of the same elements."""
-        return np.dtype(_ELEMENTS[self][2])
+        return _DTYPES[self]
 
     @property
     def is_real(self) -> bool:
@@ -58,7 +60,7 @@ class ElementType(IntEnum):
     @classmethod
     def of(cls, dtype: np.dtype[Any]) -> ElementType | None:
         """The element type of a numpy type; None where there is none."""
-        return next((e for e in cls if e.dtype == dtype), None)
+        return _BY_DTYPE.get(dtype)
 
 
 _ELEMENTS: Mapping[ElementType, tuple[int, str, Any]] = {
@@ -76,6 +78,8 @@ _ELEMENTS: Mapping[ElementType, tuple[int, str, Any]] = {
     ElementType.UINT64: (8, "uint64_t", "uint64"),
     ElementType.BFLOAT16: (2, "bfloat16", ml_dtypes.bfloat16),
 }
+_DTYPES = {element: np.dtype(kind) for element, (_, _, kind) in _ELEMENTS.items()}
+_BY_DTYPE = {dtype: element for element, dtype in _DTYPES.items()}
 
 Shape = tuple[Dim, ...]
 

@@ -92,7 +92,8 @@ def compile_artifacts(
     check_constants(selected)
     _check_names("--dim", fixed, _free_dimensions(selected))
     program = select_procedures(lower(selected, operators, fixed), options.graphs)
-    program = replace(program, fingerprint=fingerprint_of(artifacts))  # whichever graphs it has
+    if selected.training is not artifacts.training:
+        program = replace(program, fingerprint=fingerprint_of(artifacts))  # whichever graphs it has
     program = check_loss(program, operators) if options.checks_loss else program
     program = take_native_products(program, operators) if options.native_halves else program
     large = parameter_bytes(selected.checkpoint) >= LARGEST_FILE

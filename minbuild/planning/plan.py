@@ -198,7 +198,18 @@ def _device_role(builder: _Builder, value: Value) -> Role:
 
 
 def _renumbered(routine: Routine, kernels: Mapping[int, int]) -> Routine:
-    return replace(routine, steps=tuple(replace(s, kernel=kernels[s.kernel]) for s in routine.steps))
+    steps = tuple(
+        Step(
+            kernels[s.kernel],
+            args=s.args,
+            params=s.params,
+            accumulate=s.accumulate,
+            node=s.node,
+            loop=s.loop,
+        )
+        for s in routine.steps
+    )
+    return replace(routine, steps=steps)
 
 
 def _bytes(tensor: TensorType) -> int:
@@ -287,8 +298,9 @@ def _laid_out(
 ) -> tuple[Buffer, ...]:
     """The procedure's buffers in placement order, checked."""
     assignments = [dict.fromkeys(builder.program.symbols, size) for size in PLANNED_SIZES]
-    ordered = order_buffers(buffers_of(procedure, selections, loops), assignments, builder.search)
     accesses = accesses_of(procedure, selections)
+    buffers = buffers_of(procedure, selections, accesses, loops)
+    ordered = order_buffers(buffers, assignments, builder.search)
     for assignment in assignments:
         solution = solution_of(ordered, buffer_sizes(ordered, assignment))
         validate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -334,13 +334,14 @@ def _tables_of(
     for name in ROUTINES if "initialize" in routines else ROUTINES[:3]:
         routine = routines.get(name, Routine(name, (), (), (), ()))
         first_step, first_port = len(steps), len(ports)
-        steps += [replace(s, args=tuple(number[a] for a in s.args)) for s in routine.steps]
+        steps += routine.steps
         ports += [(tables.name(n), number[tensor], 0) for n, tensor in routine.inputs + routine.outputs]
         samples = tables.index(tables.dim(routine.samples))
         counts = len(routine.inputs), len(routine.outputs)
         graphs.append((first_step, len(routine.steps), samples, first_port, *counts, 0))
     params, param_at = overlapping(s.params for s in steps)
-    args, arg_at = overlapping(s.args for s in steps)
+    step_args = [tuple([number[a] for a in s.args]) for s in steps]
+    args, arg_at = overlapping(step_args)
     value: dict[str, Any] = {
         "version": plan_version(plan.fused_updates, plan.loops),
         "trainable_bytes": plan.trainable_bytes,
@@ -358,8 +359,8 @@ def _tables_of(
             for n in (*(k.symbol for k in plan.kernels), *plan.features)
         ],
         "steps": [
-            (s.kernel, param_at[s.params], arg_at[s.args], s.accumulate, min(s.loop, FROM_START))
-            for s in steps
+            (s.kernel, param_at[s.params], arg_at[args_of], s.accumulate, min(s.loop, FROM_START))
+            for s, args_of in zip(steps, step_args, strict=True)
         ],
         "args": args,
         "graphs": graphs,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from sys import intern
 from typing import Any
@@ -229,22 +229,12 @@ class _Reader:
         return node
 
     def attribute(self, proto: AttributeProto, label: str) -> Any:
-        plain = {
-            AttributeProto.FLOAT: lambda: float(proto.f),
-            AttributeProto.INT: lambda: int(proto.i),
-            AttributeProto.STRING: lambda: proto.s.decode("utf-8", "backslashreplace"),
-            AttributeProto.FLOATS: lambda: tuple(float(f) for f in proto.floats),
-            AttributeProto.INTS: lambda: tuple(int(i) for i in proto.ints),
-            AttributeProto.STRINGS: lambda: tuple(
-                s.decode("utf-8", "backslashreplace") for s in proto.strings
-            ),
-            AttributeProto.TENSOR: lambda: self.tensors.read(proto.t, f"{label}: attribute '{proto.name}'"),
-            AttributeProto.TENSORS: lambda: tuple(
-                self.tensors.read(t, f"{label}: attribute '{proto.name}'") for t in proto.tensors
-            ),
-        }
-        if proto.type in plain:
-            return plain[proto.type]()
+        if proto.type in _PLAIN:
+            return _PLAIN[proto.type](proto)
+        if proto.type == AttributeProto.TENSOR:
+            return self.tensors.read(proto.t, f"{label}: attribute '{proto.name}'")
+        if proto.type == AttributeProto.TENSORS:
+            return tuple(self.tensors.read(t, f"{label}: attribute '{proto.name}'") for t in proto.tensors)
         if proto.type == AttributeProto.GRAPH:
             return self.subgraph(proto.g)
         if proto.type in AttributeProto.AttributeType.values() and proto.type:
@@ -275,14 +265,21 @@ class _Reader:
 
     def check_order(self, nodes: tuple[Node, ...], outputs: tuple[str, ...], known: set[str]) -> None:
         """Every name is defined once, and before it is read."""
-        for label, inputs, produced in _uses(nodes, outputs):
-            self.damage += [
-                f"{label} reads '{n}', which nothing before it defines"
-                for n in inputs
-                if n and n not in known
-            ]
-            self.damage += [f"{label} defines '{n}', which exists already" for n in produced if n in known]
-            known.update(n for n in produced if n)
+        known.add("")  # stands for what is left out
+        for node, inputs, produced in _uses(nodes, outputs):
+            if not known.issuperset(inputs):
+                self.damage += [
+                    f"{_label(node)} reads '{n}', which nothing before it defines"
+                    for n in inputs
+                    if n not in known
+                ]
+            if not known.isdisjoint(produced):
+                self.damage += [
+                    f"{_label(node)} defines '{n}', which exists already"
+                    for n in produced
+                    if n and n in known
+                ]
+            known.update(produced)
         for node in nodes:
             for graph in graphs_in(node):
                 self.check_order(graph.nodes, graph.outputs, known | {*graph.inputs, *graph.initializers})
@@ -294,9 +291,23 @@ def _interned(name: str) -> str:
     return intern(name) if isinstance(name, str) else name
 
 
+_PLAIN: Mapping[int, Callable[[AttributeProto], Any]] = {
+    AttributeProto.FLOAT: lambda proto: float(proto.f),
+    AttributeProto.INT: lambda proto: int(proto.i),
+    AttributeProto.STRING: lambda proto: proto.s.decode("utf-8", "backslashreplace"),
+    AttributeProto.FLOATS: lambda proto: tuple(float(f) for f in proto.floats),
+    AttributeProto.INTS: lambda proto: tuple(int(i) for i in proto.ints),
+    AttributeProto.STRINGS: lambda proto: tuple(s.decode("utf-8", "backslashreplace") for s in proto.strings),
+}
+
+
 def _uses(
     nodes: tuple[Node, ...], outputs: tuple[str, ...]
-) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+) -> Iterator[tuple[Node | None, tuple[str, ...], tuple[str, ...]]]:
     for node in nodes:
-        yield f"node '{node.name}' ({node.op_type})", node.inputs, node.outputs
-    yield "the list of outputs", outputs, ()
+        yield node, node.inputs, node.outputs
+    yield None, outputs, ()
+
+
+def _label(node: Node | None) -> str:
+    return f"node '{node.name}' ({node.op_type})" if node else "the list of outputs"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import onnx
 
@@ -69,36 +70,47 @@ _MICROSOFT_INPUTS = {
 }
 
 
+class _Schema(NamedTuple):
+    """ONNX's definition of an operator in one version."""
+
+    attributes: Mapping[str, int]  # AttributeProto types, whose numbers the schema's own enumeration has
+    required: tuple[str, ...]  # among them
+    inputs: tuple[str, ...]  # names of those that may not be left out, "" for others
+    min_input: int
+    max_input: int
+    max_output: int
+
+
 def schema_violations(node: Node, kinds: Mapping[str, int] = MappingProxyType({})) -> Iterator[str]:
     """Disagreements of a node with ONNX's schema of its operator, each as the end of a sentence that begins with the
     node. `kinds` maps its attributes to their AttributeProto types. Nothing for operators that ONNX does not define."""
     if node.domain == MICROSOFT:
         yield from _wrong_count(node)
-    try:
-        schema = onnx.defs.get_schema(node.op_type, node.version, node.domain)
-    except (onnx.defs.SchemaError, TypeError):  # TypeError: a version that no opset has
+    schema = _schema_of(node.op_type, node.version, node.domain)
+    if schema is None:
         return
     for name, kind in kinds.items():
-        declared = schema.attributes.get(name)
-        if declared is not None and _number(declared) != kind:
-            expected = onnx.AttributeProto.AttributeType.Name(_number(declared)).lower()
+        declared = schema.attributes.get(name, kind)
+        if declared != kind:
+            expected = onnx.AttributeProto.AttributeType.Name(declared).lower()
             given = onnx.AttributeProto.AttributeType.Name(kind).lower() if kind in _KINDS else str(kind)
             yield f"has attribute '{name}' of type {given}; the operator takes {expected}"
-    count = max((i + 1 for i, name in enumerate(node.inputs) if name), default=0)
+    count = _present(node.inputs)
     if len(node.inputs) > schema.max_input:  # whatever is absent among them
         count = len(node.inputs)
     if not schema.min_input <= count <= schema.max_input:
         most = f" to {schema.max_input}" if schema.max_input != schema.min_input else ""
         yield f"has {count} inputs; the operator takes {schema.min_input}{most}"
-    made = max((i + 1 for i, name in enumerate(node.outputs) if name), default=0)
+    made = _present(node.outputs)
     if made > schema.max_output:
         yield f"has {made} outputs; the operator has {schema.max_output}"
-    for formal, name in zip(schema.inputs, node.inputs[:count], strict=False):
-        if formal.option == _SINGLE and not name:
-            yield f"leaves out input '{formal.name}', which the operator needs"
-    for attribute in schema.attributes.values():
-        if attribute.required and attribute.name not in node.attributes:
-            yield f"has no attribute '{attribute.name}', which the operator needs"
+    if "" in node.inputs[:count]:
+        for needed, name in zip(schema.inputs, node.inputs[:count], strict=False):
+            if needed and not name:
+                yield f"leaves out input '{needed}', which the operator needs"
+    for attribute in schema.required:
+        if attribute not in node.attributes:
+            yield f"has no attribute '{attribute}', which the operator needs"
     if node.title == "Constant" and not node.attributes:
         yield "has no attribute with its value"
 
@@ -106,7 +118,7 @@ def schema_violations(node: Node, kinds: Mapping[str, int] = MappingProxyType({}
 def _wrong_count(node: Node) -> Iterator[str]:
     """A message if an operator of ONNX Runtime's own has a number of inputs that it does not take."""
     least, most = _MICROSOFT_INPUTS.get(node.op_type, (0, _MANY))
-    count = max((i + 1 for i, name in enumerate(node.inputs) if name), default=0)
+    count = _present(node.inputs)
     if not least <= count <= most:
         limits = (
             f"{least} or more" if most == _MANY else f"{least}" + (f" to {most}" if most != least else "")
@@ -114,6 +126,30 @@ def _wrong_count(node: Node) -> Iterator[str]:
         yield f"has {count} inputs; the operator takes {limits}"
 
 
+def _present(names: Sequence[str]) -> int:
+    """The number of names without absent ones at the end."""
+    count = len(names)
+    while count and not names[count - 1]:
+        count -= 1
+    return count
+
+
+@lru_cache(maxsize=1 << 12)  # the package makes objects anew for all inputs and attributes
+def _schema_of(op_type: str, version: int, domain: str) -> _Schema | None:
+    try:
+        schema = onnx.defs.get_schema(op_type, version, domain)
+    except (onnx.defs.SchemaError, TypeError):  # TypeError: a version that no opset has
+        return None
+    return _Schema(
+        {name: _number(declared) for name, declared in schema.attributes.items()},
+        tuple(declared.name for declared in schema.attributes.values() if declared.required),
+        tuple(formal.name if formal.option == _SINGLE else "" for formal in schema.inputs),
+        schema.min_input,
+        schema.max_input,
+        schema.max_output,
+    )
+
+
 def _number(declared: Any) -> int:
-    """The AttributeProto type of an attribute of a schema, whose own enumeration has the same numbers."""
+    """The AttributeProto type of an attribute of a schema."""
     return int(declared.type.value)

@@ -155,7 +155,8 @@ def _array_bytes(value: Any) -> int:
         return value.nbytes + _HEAD
     if isinstance(value, Mapping):
         return sum(map(_array_bytes, value.values()))
-    return sum(map(_array_bytes, value)) if isinstance(value, list | tuple) else 0
+    tables = isinstance(value, list | tuple) and value and isinstance(value[0], Mapping)
+    return sum(map(_array_bytes, value)) if tables else 0
 
 
 def _encode_table(builder: Any, schema: Schema, table: Table, value: Mapping[str, Any]) -> int:

@@ -100,7 +100,7 @@ class KernelFunction:
             if len(found) != len(declared):
                 text = f"kernel {self.function} declares {len(declared)} {what}s, the call has {len(found)}"
                 raise InvalidDefinition(text)
-        words = tuple(self._word(spec, value) for spec, value in zip(self.params, params, strict=True))
+        words = tuple([self._word(spec, value) for spec, value in zip(self.params, params, strict=True)])
         return KernelCall(
             self,
             args=tuple(a or "" for a in args),
@@ -122,7 +122,7 @@ class KernelFunction:
         name, _, kind = spec.partition(":")
         if kind == "float" and isinstance(value, Real) and not isinstance(value, bool):
             return float_bits(float(value))
-        if kind == "int" and isinstance(value, (Integral, np.bool_)):
+        if kind == "int" and (type(value) is int or isinstance(value, (Integral, np.bool_))):
             if not -(2**31) <= int(value) < 2**31:
                 raise InvalidDefinition(
                     f"kernel {self.function}: parameter '{name}' = {value} exceeds 32 bits"

@@ -33,17 +33,24 @@ class Registry:
     folders: tuple[Path, ...]  # where kernels/<stem>.cc of user operators are found
     equals: tuple[EqualLowering, ...] = ()  # lowerings that a library may have in place of others
     lowerings: tuple[EqualLowering, ...] = ()  # those of them that were chosen
+    _kernels: dict[tuple[str, tuple[ElementType, ...]], Kernel] = field(
+        default_factory=dict, compare=False, repr=False
+    )  # those asked for: one for all its calls
 
     def find(self, domain: str, name: str) -> Op | None:
         return self.ops.get(f"{domain}:{name}")
 
     def kernel(self, function: KernelFunction, types: tuple[ElementType, ...]) -> Kernel:
         """The instantiation of `function` for `types`, one per template variable."""
+        known = self._kernels.get((function.function, types))
+        if known is not None:
+            return known
         chosen = dict(zip(function.types, types, strict=True))
         args = tuple(_slot(spec, chosen) for spec in function.args)
         stem = self.stems[function.function]
         names = tuple(t.ctype for t in types) or ("void",)
-        return Kernel(stem, function.function, names, args, len(function.params))
+        made = Kernel(stem, function.function, names, args, len(function.params))
+        return self._kernels.setdefault((function.function, types), made)
 
     def with_lowerings(self, lowerings: Iterable[EqualLowering]) -> Registry:
         """The same registry, where kernels have equals in their place."""

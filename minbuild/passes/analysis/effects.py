@@ -10,9 +10,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 
 from minbuild.ir import Call, Procedure, Role
+from minbuild.ir.program import PERSISTENT
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import Op
 from minbuild.passes.analysis.aliases import root
+
+_ABSENT = frozenset([""])
 
 
 def updates_in_place(call: Call, registry: Registry) -> bool:
@@ -31,6 +34,7 @@ class Effects:
 
     def __init__(self, procedure: Procedure, registry: Registry) -> None:
         self._alias, self._values, self._ops = dict(procedure.alias), procedure.values, registry.ops
+        self._shared = self._alias.keys()
         self._owners: dict[str, str] = {}  # of what shares bytes, as far as asked for
 
     @property
@@ -53,8 +57,11 @@ class Effects:
 
     def owners(self, names: Iterable[str]) -> frozenset[str]:
         """Owners of those `names` that are present."""
-        shared = self._alias
-        return frozenset([self.owner(name) if name in shared else name for name in names if name])
+        found = frozenset(names)
+        if not self._shared.isdisjoint(found):
+            shared = self._alias
+            return frozenset([self.owner(name) if name in shared else name for name in found if name])
+        return found - _ABSENT if "" in found else found
 
     def reads(self, call: Call) -> frozenset[str]:
         """Storage that the call reads."""
@@ -86,7 +93,12 @@ class Effects:
 
     def outlives(self, call: Call) -> bool:
         """True if the call changes storage that persists between steps."""
-        return any(self.role(owner).persists for owner in self.writes(call))
+        return self.any_outlives(self.writes(call))
+
+    def any_outlives(self, owners: Iterable[str]) -> bool:
+        """True if some of these `owners` of storage persist between steps."""
+        values = self._values
+        return any(values[owner].role in PERSISTENT for owner in owners)
 
     def depends(self, later: Call, earlier: Call) -> bool:
         """True if `later` must stay behind `earlier`: one of them changes what the other reads or changes."""

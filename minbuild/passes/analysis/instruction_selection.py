@@ -104,8 +104,8 @@ def context_of(
     `known`. Its kernels are chosen from `kernels`."""
     return OpContext(
         call.attributes,
-        inputs=tuple(values[n].type if n else None for n in call.inputs),
-        known=tuple(known.get(n) for n in call.inputs),
+        inputs=tuple([values[n].type if n else None for n in call.inputs]),
+        known=tuple([known.get(n) for n in call.inputs]),
         version=call.version,
         names=call.inputs,
         results=tuple(values[n].type if n else None for n in call.outputs),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from minbuild.ir import Value
+from minbuild.ir import TensorType, Value
 from minbuild.ir.dims import Dim, evaluate, product, symbols_in
 
 PLANNED_SIZES = (1, 8, 32)  # of every free dimension: the arena layout is chosen for these
@@ -15,7 +15,16 @@ PLANNED_SIZES = (1, 8, 32)  # of every free dimension: the arena layout is chose
 def planned_bytes(values: Iterable[Value], given: Mapping[str, int] = MappingProxyType({})) -> dict[str, int]:
     """Bytes of each value, by name, with free dimensions at the largest planned size, those in `given` at that."""
     sizes = tuple(sorted(given.items()))
-    return {v.name: planned_size(product(v.type.shape or ()) * v.type.element.size, sizes) for v in values}
+    found: dict[str, int] = {}
+    bytes_of: dict[int, tuple[TensorType, int]] = {}  # by the type's identity: most values share one
+    for value in values:
+        known = bytes_of.get(id(value.type))
+        if known is None:
+            kind = value.type
+            known = kind, planned_size(product(kind.shape or ()) * kind.element.size, sizes)
+            bytes_of[id(kind)] = known
+        found[value.name] = known[1]
+    return found
 
 
 @lru_cache(maxsize=1 << 16)

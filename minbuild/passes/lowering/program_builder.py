@@ -84,7 +84,7 @@ class Lowering:
         """Adds the calls for `node`, which is the node of the graph called `origin` or a part of it."""
         origin = origin or node.name
         op = self.registry.find(node.domain, node.op_type)
-        if any(name in self.broken for name in node.inputs if name):
+        if self.broken and any(name in self.broken for name in node.inputs if name):
             self.broken.update(node.outputs)
             if op is None and not is_unrolled(node) and not is_function(node):  # whatever its inputs may be
                 self.report(node, no_operator(node))
@@ -269,9 +269,9 @@ class Lowering:
         return replace(node, inputs=(*node.inputs, *absent, name))
 
     def ctx(self, node: Node) -> OpContext:
-        types = tuple(self.values[n].type if n else None for n in node.inputs)
-        known = tuple(self.known.get(n) for n in node.inputs)
-        makers = tuple(self.made.get(n) for n in node.inputs)
+        types = tuple([self.values[n].type if n else None for n in node.inputs])
+        known = tuple([self.known.get(n) for n in node.inputs])
+        makers = tuple([self.made.get(n) for n in node.inputs])
         return OpContext(
             node.attributes,
             types,

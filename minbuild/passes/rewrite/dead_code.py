@@ -15,14 +15,18 @@ def drop_dead_code(procedure: Procedure, registry: Registry) -> Procedure:
     needed = set(effects.owners(procedure.outputs))
     kept = []
     for call in reversed(procedure.calls):
-        if not effects.outlives(call) and not effects.produces(call) & needed:
+        made = effects.produces(call)
+        used = not needed.isdisjoint(made)
+        if not used and not effects.any_outlives(made | effects.mutates(call)):
             continue
-        outputs = tuple(
-            name
-            if name and ((owner := effects.owner(name)) in needed or effects.role(owner).persists)
-            else ""
-            for name in call.outputs
-        )
-        kept.append(call if outputs == call.outputs else replace(call, outputs=outputs))
+        if len(made) > 1 or not used:
+            outputs = tuple(
+                name
+                if name and ((owner := effects.owner(name)) in needed or effects.role(owner).persists)
+                else ""
+                for name in call.outputs
+            )
+            call = call if outputs == call.outputs else replace(call, outputs=outputs)  # noqa: PLW2901
+        kept.append(call)
         needed |= effects.reads(call)
     return replace(procedure, calls=tuple(reversed(kept)))

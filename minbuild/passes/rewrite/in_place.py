@@ -52,20 +52,25 @@ def _fits(procedure: Procedure, effects: Effects, call: Call, output: int, sourc
     owner = values[effects.owner(given.name)]
     # The input may come twice (x * x); that is fine for kernels that read an element before they write it. It must
     # not be needed under another name by a different output of the same call.
-    if owner.name in effects.produces(call) or owner.role is not Role.TEMPORARY:
+    if owner.role is not Role.TEMPORARY or owner.name in effects.produces(call):
         return False
     read = values[_whole(procedure, effects, given.name)]
-    fits = result.type.element.size == given.type.element.size and _count(result) == _count(given)
-    return fits and _count(owner) == _count(read)
+    fits = result.type.element.size == given.type.element.size and _equally_many(result, given)
+    return fits and _equally_many(owner, read)
 
 
 def _count(value: Value) -> Dim:
     return product(value.type.shape or ())
 
 
+def _equally_many(one: Value, other: Value) -> bool:
+    """True if both have as many elements; values of one type do, whatever its shape is."""
+    return one.type is other.type or _count(one) == _count(other)
+
+
 def _same(one: Value, other: Value) -> bool:
     """True if both have as many elements of the same type."""
-    return one.type.element == other.type.element and _count(one) == _count(other)
+    return one.type.element == other.type.element and _equally_many(one, other)
 
 
 @dataclass

@@ -88,7 +88,9 @@ class _Rematerialization:
 
     def gap(self, name: str) -> int | None:
         """The first reader behind the widest gap between readers of `name`, if that is wide enough."""
-        uses = self.reads.get(name, [])
+        uses = self.reads.get(name, ())
+        if not uses or uses[-1] - uses[0] < SHORTEST_GAP:
+            return None
         gaps = [after - now for now, after in zip(uses, uses[1:], strict=False)]
         wide = max(gaps, default=0)
         return uses[gaps.index(wide) + 1] if wide >= SHORTEST_GAP else None

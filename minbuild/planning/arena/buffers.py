@@ -23,11 +23,15 @@ def scratch_name(step: int, slot: int) -> str:
 
 
 def buffers_of(
-    procedure: Procedure, selections: Sequence[Selection], loops: Iterable[range]
+    procedure: Procedure,
+    selections: Sequence[Selection],
+    accesses: Sequence[Iterable[str]],
+    loops: Iterable[range],
 ) -> tuple[Buffer, ...]:
     """Every temporary with its lifespan; as large as its owner, which views share. `procedure` has the calls,
-    `selections` the kernels chosen for each, `loops` the ranges of calls that run once per sample."""
-    live = live_ranges(accesses_of(procedure, selections), tiled_of(procedure), loops)
+    `selections` the kernels chosen for each, `accesses` are those of `accesses_of`, `loops` the ranges of calls that
+    run once per sample."""
+    live = live_ranges(accesses, tiled_of(procedure), loops)
     for name in procedure.outputs:
         owner = root(procedure.alias, name)
         if owner in live:
@@ -54,9 +58,10 @@ def tiled_of(procedure: Procedure) -> Mapping[str, Dim]:
     """Temporaries that loops read one sample at a time: the bytes of all rounds together."""
     tiled = {}
     for name, value in procedure.values.items():
-        owner = root(procedure.alias, name)
-        if value.sample and procedure.values[owner].role is Role.TEMPORARY:
-            tiled[owner] = size_of(procedure.values[owner].type)
+        if value.sample:
+            owner = procedure.values[root(procedure.alias, name)]
+            if owner.role is Role.TEMPORARY:
+                tiled[owner.name] = size_of(owner.type)
     return tiled
 
 
