@@ -142,11 +142,11 @@ def _schema_of(op_type: str, version: int, domain: str) -> _Schema | None:
         return None
     return _Schema(
         {name: _number(declared) for name, declared in schema.attributes.items()},
-        tuple(declared.name for declared in schema.attributes.values() if declared.required),
-        tuple(formal.name if formal.option == _SINGLE else "" for formal in schema.inputs),
-        schema.min_input,
-        schema.max_input,
-        schema.max_output,
+        required=tuple(declared.name for declared in schema.attributes.values() if declared.required),
+        inputs=tuple(formal.name if formal.option == _SINGLE else "" for formal in schema.inputs),
+        min_input=schema.min_input,
+        max_input=schema.max_input,
+        max_output=schema.max_output,
     )
 
 
