@@ -195,6 +195,28 @@ def rows_of_numbers() -> Iterator[Row]:
         yield Row("Rows", f"{name}, gradient", BYTES, 3 * once, back, shapes, "", f"{gelu}_backward(dy, x)")
 
 
+def losses() -> Iterator[Row]:
+    """Of language models. Both sides write the log probabilities and the gradient of all scores."""
+    grad = "com.microsoft:SoftmaxCrossEntropyLossGrad"
+    for rows, classes in ((512, 32000), (128, 50257)):
+        shape, labels = (rows, classes), np.arange(rows) * 37 % classes
+        y, mean = _random(shape) - 12, {"reduction": "mean"}
+        once, shapes = 4.0 * rows * classes, {"x": shape}
+        forward = ((":SoftmaxCrossEntropyLoss", TestCase("loss", (y, labels), mean, outputs=2)),)
+        back = ((grad, TestCase("dx", (np.asarray(1.0), y, labels), mean)),)
+        given = f"labels = torch.arange({rows}) * 37 % {classes}"
+        name = f"softmax cross-entropy {rows}x{classes}"
+        loss = "torch.nn.functional.cross_entropy(x, labels)"
+        yield Row("Rows", name, BYTES, 2 * once, forward, shapes, given, loss)
+        aten = "torch.ops.aten"
+        chosen = f"{aten}.nll_loss_backward(one, y, labels, None, 1, -100, n)"
+        before = f"{given}; y = torch.log_softmax(x, 1); one, n = torch.tensor(1.0), torch.tensor({rows}.0)"
+        yield Row(
+            *("Rows", f"{name}, gradient", BYTES, 2 * once, back, shapes, before),
+            statement=f"{aten}._log_softmax_backward_data({chosen}, y, 1, torch.float32)",
+        )
+
+
 def recurrences() -> Iterator[Row]:
     """A layer forward, and forward and back."""
     layers = (("LSTM", 4, 1024, 64, 1), ("GRU", 3, 1024, 64, 1), ("RNN", 1, 1024, 64, 1))
@@ -253,7 +275,7 @@ def _random(shape: tuple[int, ...]) -> np.ndarray:
 
 GROUPS: tuple[Callable[[], Iterator[Row]], ...] = (
     *(products, outer_products, convolutions),
-    *(rows_of_numbers, recurrences),
+    *(rows_of_numbers, losses, recurrences),
 )
 
 # ------------------------------------------------------------------------------------------------ measuring
@@ -311,7 +333,7 @@ def step_of(operator: str, case: TestCase, folder: Path) -> Callable[[], None]:
     )  # as in the default build
     library = trainers.library_of(contents, known, own)
     session = trainers.session_of(library, plan, one.state)
-    arrays = [np.ascontiguousarray(x) for x in one.feeds]
+    arrays = [np.asarray(x, order="C") for x in one.feeds]  # numbers keep their rank 0
     tensors = (CTensor * len(arrays))(*map(to_tensor, arrays))
     session.run(TRAIN, arrays)  # whatever is wrong with it is found here
 

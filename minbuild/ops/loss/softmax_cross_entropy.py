@@ -32,14 +32,16 @@ from minbuild.ops.loss.class_labels import (
 )
 
 _FEW_CLASSES = 64
+_LONG = 1024  # kLong of the kernel
 _FEATURES = {
     "weights": "one weight per class",
     "ignore": "labels equal to ignore_index do not count",
     "each": "reduction 'none': one loss per label",
     "inner": "scores with dimensions after the classes",
     "many": "enough classes for vectors to pay",
+    "long": "a thousand classes or more, next to each other",
 }
-_HINTS = frozenset({"many"})
+_HINTS = frozenset({"many", "long"})
 
 loss_kernel = KernelFunction(
     "softmax_cross_entropy",
@@ -91,11 +93,17 @@ def grad_reference(
     """The gradient of the scores [N,C,d...] by that of the loss, `dy`: of `log_prob` [N,C,d...], `labels` [N,d...]
     and `weights` [C] or None, under the reduction in `attributes`; `bias` is added to it."""
     weight, safe = label_weights(attributes, labels, weights)
-    one_hot = np.moveaxis(np.eye(log_prob.shape[1])[safe], -1, 1)
+    one_hot = np.zeros_like(log_prob)
+    np.put_along_axis(one_hot, np.expand_dims(safe, 1), 1, axis=1)
     divisor = weight.sum() if reduction_of(attributes) == "mean" and weight.sum() else 1.0
     return np.expand_dims(dy * weight / divisor, 1) * (np.exp(log_prob) - one_hot) + (
         0 if bias is None else bias
     )
+
+
+def _is_long(ctx: OpContext, scores: int) -> bool:
+    classes = ctx.shape(scores)[1]
+    return ctx.rank(scores) == 2 and not (isinstance(classes, int) and classes < _LONG)
 
 
 def _features(ctx: OpContext, scores: int, weights: int) -> tuple[str, ...]:
@@ -106,13 +114,17 @@ def _features(ctx: OpContext, scores: int, weights: int) -> tuple[str, ...]:
         "each": reduction_of(ctx.attributes) == "none",
         "inner": ctx.rank(scores) > 2,
         "many": not (isinstance(classes, int) and classes <= _FEW_CLASSES),
+        "long": _is_long(ctx, scores),
     }
     return tuple(name for name, used in asked.items() if used)
 
 
 def _lower(ctx: OpContext) -> Sequence[KernelCall]:
-    # The kernel needs room for both results even where the graph asks for one of them only.
-    room = TensorType(ctx.element(), (product(ctx.shape(0)),))
+    # The kernel needs room for both results even where the graph asks for one of them only: of long rows, for what it
+    # makes the loss of.
+    shape = ctx.shape(0)
+    short = isinstance(shape[1], int) and _is_long(ctx, 0) and ctx.kernels.has("softmax_cross_entropy.long")
+    room = TensorType(ctx.element(), shape[:1] if short else (product(shape),))
     loss_room = TensorType(ctx.element(), _infer(ctx)[0].shape)
     call = loss_kernel.call(
         ctx.result(0) or loss_room,
@@ -201,6 +213,7 @@ loss = Op(
     reference=reference,
     lower=_lower,
     kernels=(loss_kernel,),
+    in_place=((1, 0),),
     cases=cases,
     gradient=_gradient,
     differentiable=frozenset({0, 1}),
