@@ -3,26 +3,45 @@
 
 namespace minbuild {
 
-#if MB_THREADS > 1
-// sums[i] += the i-th element of every row, in their order
+// Long sums are made of blocks, each summed by itself: what a sum loses grows with its length.
+constexpr int kBlock = 1024;
+enum Flags { kMean = 1, kLong = 2 };
+
+#if MB_THREADS > 1 || MB_REDUCE_LONG
+// sums[i] += the i-th element of every row, in their order; or their sum if that is `apart`
 template <class T, class V, int kCount>
-MB_INLINE void add_columns_to(T* sums, const T* x, int rows, intptr_t step) {
+MB_INLINE void add_columns_to(T* sums, const T* x, int rows, intptr_t step, bool apart) {
   V all[kCount];
-  unroll<kCount>([&](auto i) MB_LAMBDA { all[i] = V::load(sums + i * V::size); });
+  unroll<kCount>([&](auto i) MB_LAMBDA { all[i] = apart ? V(T(0)) : V::load(sums + i * V::size); });
   for (; rows > 0; --rows, x += step)
     unroll<kCount>([&](auto i) MB_LAMBDA { all[i] = all[i] + V::load(x + i * V::size); });
-  unroll<kCount>([&](auto i) MB_LAMBDA { all[i].store(sums + i * V::size); });
+  unroll<kCount>([&](auto i) MB_LAMBDA {
+    if (apart) all[i] = all[i] + V::load(sums + i * V::size);
+    all[i].store(sums + i * V::size);
+  });
 }
 template <class T>
-MB_NOINLINE void add_rows_to(T* sums, const T* x, int rows, intptr_t step, int columns) {
+MB_NOINLINE void add_rows_to(T* sums, const T* x, int rows, intptr_t step, int columns, bool is_long) {
   using V = Width<kNarrowBytes>::of<T>;
   constexpr int kCount = 4;
-  int i = 0;
-  for (; i <= columns - kCount * V::size; i += kCount * V::size)
-    add_columns_to<T, V, kCount>(sums + i, x + i, rows, step);
-  for (; i < columns; ++i) add_columns_to<T, Vec<T, 1>, 1>(sums + i, x + i, rows, step);
+  const bool apart = MB_REDUCE_LONG && is_long;
+  for (int some = rows; rows > 0; rows -= some, x += some * step) {
+    if (apart) some = rows < kBlock ? rows : kBlock;
+    int i = 0;
+    for (; i <= columns - kCount * V::size; i += kCount * V::size)
+      add_columns_to<T, V, kCount>(sums + i, x + i, some, step, apart);
+    for (; i < columns; ++i) add_columns_to<T, Vec<T, 1>, 1>(sums + i, x + i, some, step, apart);
+  }
 }
 #endif
+
+template <class T>
+MB_INLINE T sum_of_row(const T* x, int count, bool is_long) {
+  T sum = 0;
+  for (; MB_REDUCE_LONG && is_long && count > kBlock; count -= kBlock, x += kBlock) sum += sum_range<T>(x, kBlock);
+  const T last = sum_range<T>(x, count);
+  return MB_REDUCE_LONG && is_long ? sum + last : last;
+}
 
 // x: [A,K,R,I,Q], summed over A, R and Q  y: [K,I]  The groups are x's axes folded together.
 template <class T>
@@ -33,7 +52,9 @@ Status reduce(const Call& call) {
   int kept = size[1], reduced = size[2], inner = size[3], last = size[4];
   if (y.count != int64_t(kept) * inner) return Status::kBadPlan;
   // The mean divides sums, so what is in y already has to be multiplied first.
-  const bool mean = MB_REDUCE_MEAN && call.params[0] != 0;
+  const int flags = call.params[0];
+  const bool mean = MB_REDUCE_MEAN && (MB_REDUCE_LONG ? flags & kMean : flags) != 0;
+  const bool is_long = MB_REDUCE_LONG && (flags & kLong) != 0;
   T divisor = mean ? static_cast<T>(size[0] * reduced * last) : T(1);
   T* to = y.as<T>();
   if (!call.adds(0)) clear_bytes(to, y.count * sizeof(T));
@@ -52,11 +73,11 @@ Status reduce(const Call& call) {
                  for (intptr_t k = beside ? 0 : first; k < (beside ? kept : first + count); ++k, group_from += group) {
                    T* sums = to + k * inner + i;
                    if (MB_REDUCE_COLUMNS && last == 1) {
-                     add_rows_to<T>(sums, group_from, reduced, row, columns);
+                     add_rows_to<T>(sums, group_from, reduced, row, columns, is_long);
                    } else if (MB_REDUCE_ROWS) {
                      for (int r = 0; r < reduced; ++r)
                        for (int j = 0; j < columns; ++j)
-                         sums[j] += sum_range<T>(group_from + r * row + intptr_t(j) * last, last);
+                         sums[j] += sum_of_row<T>(group_from + r * row + intptr_t(j) * last, last, is_long);
                    }
                  }
                }
@@ -66,12 +87,19 @@ Status reduce(const Call& call) {
   for (int a = x.count > 0 ? size[0] : 0; a > 0; --a) {
     T* sums = to;
     for (int k = 0; k < kept; ++k, sums += inner) {
+#if MB_REDUCE_COLUMNS && MB_REDUCE_LONG
+      if (last == 1 && is_long) {
+        add_rows_to<T>(sums, from, reduced, inner, inner, true);
+        from += intptr_t(reduced) * inner;
+        continue;
+      }
+#endif
       for (int r = 0; r < reduced; ++r) {
         if (MB_REDUCE_COLUMNS && last == 1) {
           add_range(sums, from, inner);
           from += inner;
         } else if (MB_REDUCE_ROWS) {
-          for (int i = 0; i < inner; ++i, from += last) sums[i] += sum_range<T>(from, last);
+          for (int i = 0; i < inner; ++i, from += last) sums[i] += sum_of_row<T>(from, last, is_long);
         }
       }
     }

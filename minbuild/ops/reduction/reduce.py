@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import Shape, TensorType
-from minbuild.ir.dims import product
+from minbuild.ir.dims import Dim, evaluate, product, symbols_in
 from minbuild.ops.core.definition import (
     FLOATS,
     EqualLowering,
@@ -35,14 +35,25 @@ from minbuild.ops.reduction.reduction_axes import (
 reduce_kernel = KernelFunction(
     "reduce",
     ("y:T=", "x:T", "groups:extent"),
-    params=("mean:int",),
+    params=("flags:int",),
     types={"T": FLOATS},
     features={
         "mean": "divides by the number of elements",
         "rows": "reduces over the last axes",
         "columns": "keeps the last axes",
+        "long": "sums more than 1,024 elements in blocks",
     },
 )
+
+
+_MEAN, _LONG = 1, 2  # kMean, kLong of the kernel
+_BLOCK = 1024  # its kBlock
+
+
+def _usual(count: Dim) -> int:
+    """A count of elements, with 8 for every size that is free: whether sums are made in blocks must be the same in
+    every build."""
+    return evaluate(count, dict.fromkeys(symbols_in(count), 8))
 
 
 def reduce_over(
@@ -58,13 +69,15 @@ def reduce_over(
     `accumulate` are the outputs that are added to, a bit each. Other operators use it too. Raises UnsupportedUse
     where reduced and kept axes alternate too often."""
     groups = groups_of(tensor.shape or (), axes)
-    asked = {"mean": mean, "rows": groups[4] != 1, "columns": groups[4] == 1}
+    rows = groups[4] != 1
+    long = _usual(groups[4] if rows else groups[2]) > _BLOCK
+    asked = {"mean": mean, "rows": rows, "columns": not rows, "long": long}
     return reduce_kernel.call(
         result,
         source,
         TensorType(tensor.element, groups),
         types=(tensor.element,),
-        params=(int(mean),),
+        params=(_MEAN * mean + _LONG * long,),
         features=tuple(name for name, used in asked.items() if used),
         accumulate=accumulate,
     )
