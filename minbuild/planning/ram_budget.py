@@ -20,6 +20,7 @@ from minbuild.ops import Registry
 from minbuild.options.byte_sizes import size_text
 from minbuild.passes.analysis.call_costs import cached_seconds_of, seconds_of
 from minbuild.passes.analysis.channel_slices import SLICE
+from minbuild.passes.analysis.repetition import Outcomes
 from minbuild.passes.manager import optimize
 from minbuild.passes.rewrite.checkpointing import TRAIN, checkpointing, loops_over_channels
 from minbuild.passes.rewrite.rematerialization import AGAIN
@@ -88,8 +89,9 @@ def _optimized(
     limit: int | None,
     *,
     tiled: bool,
+    outcomes: Outcomes | None = None,
 ) -> Program:
-    remade = () if limit is None else checkpointing(limit, sizes, tiled=tiled)
+    remade = () if limit is None else checkpointing(limit, sizes, tiled=tiled, outcomes=outcomes)
     if slices is not None:
         return optimize(slices.program, registry, None, remade, slices.looped)
     looped = partial(loops_over_channels, registry=registry) if tiled else None
@@ -201,6 +203,7 @@ class _Search:
     usual: int  # bytes of RAM without a budget, with all kernels and threads
     slices: SlicedStep | None = None  # the smallest that are possible
     unsliced: str = ""
+    outcomes: Outcomes = field(default_factory=dict)  # of choices of calls that run again
     smallest: int = field(init=False)  # bytes of RAM
     seconds: float = field(init=False)  # of a training step without a budget, by estimate
 
@@ -261,7 +264,9 @@ class _Search:
     ) -> FittedPlan:
         """The plan of this choice, and its price. Where no layout takes fewer bytes than `below`, the `ram` of the plan
         is what every layout takes at least."""
-        program = _optimized(self.lowered, self.registry, self.sizes, slices, limit, tiled=tiled)
+        program = _optimized(
+            self.lowered, self.registry, self.sizes, slices, limit, tiled=tiled, outcomes=self.outcomes
+        )
         search = _NO_SEARCH
         plan = self.build(program, search)
         bound = ram = plan.persistent_bytes + peak_bytes(plan, self.sizes)[1]

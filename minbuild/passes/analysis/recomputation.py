@@ -15,16 +15,22 @@ from minbuild.passes.analysis.call_costs import aligned_bytes, costs_of
 from minbuild.passes.analysis.channel_slices import inner_values, loop_over_slices, tiles_of
 from minbuild.passes.analysis.effects import Accesses, Effects, updates_in_place
 from minbuild.passes.analysis.instruction_selection import context_of
-from minbuild.passes.analysis.repetition import Checkpoints, Outcome, Simulation, Step
+from minbuild.passes.analysis.repetition import Checkpoints, Outcome, Outcomes, Simulation, Step
 from minbuild.passes.analysis.repetition_memory import Access, Costs, Tiles
 from minbuild.passes.rewrite.copy_elision import ASSIGN
 
 
 class Recomputation:
-    """The calls of one `procedure`, at one assignment of `sizes`, that may run twice; `registry` has their operators.
-    Storage of temporaries has numbers."""
+    """The calls of one `procedure`, at one assignment of `sizes`, that may run twice; `registry` has their operators,
+    `outcomes` what is known of equal ones. Storage of temporaries has numbers."""
 
-    def __init__(self, procedure: Procedure, registry: Registry, sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        procedure: Procedure,
+        registry: Registry,
+        sizes: Mapping[str, int],
+        outcomes: Outcomes | None = None,
+    ) -> None:
         self.procedure, self.registry, self.sizes = procedure, registry, sizes
         self.effects = effects = Effects(procedure, registry)
         owners = {o for call in procedure.calls for o in effects.touches(call)}
@@ -42,7 +48,7 @@ class Recomputation:
         self.repeats = self._repeats()
         self.remade = {i: self._numbers(call.outputs) for i, call in self.repeats.items()}
         self.maker = {number: i for i, numbers in self.remade.items() for number in numbers}
-        self.simulation = self._simulation()
+        self.simulation = self._simulation({} if outcomes is None else outcomes)
 
     # ------------------------------------------------------------------------------------------------- simulation
 
@@ -84,7 +90,7 @@ class Recomputation:
 
     # ------------------------------------------------------------------------------------------------- set-up
 
-    def _simulation(self) -> Simulation:
+    def _simulation(self, outcomes: Outcomes) -> Simulation:
         def again(index: int, call: Call) -> Access:
             reads, writes = self._numbers(call.inputs), self.remade[index]
             shared = (p for p in self.in_place[index] if p[0] in writes and p[1] in reads)
@@ -104,6 +110,7 @@ class Recomputation:
                 {index: tile for tile in tiles_of(procedure).values() for index in tile},
                 frozenset(self.number[o] for o in inner_values(procedure, self.effects)),
             ),
+            outcomes=outcomes,
         )
 
     def _numbers(self, names: Sequence[str]) -> tuple[int, ...]:

@@ -56,6 +56,10 @@ class Outcome:
         return int(np.maximum(np.asarray(self.live) - limit, 0).sum())
 
 
+# The outcomes of choices for one step, by all that the step is.
+Outcomes = dict[tuple[object, ...], dict[Checkpoints, Outcome]]
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """A call of the new order: its index in the procedure, True where it runs again, and which copy of every storage
@@ -70,7 +74,7 @@ class Step:
 @dataclass
 class Simulation:
     """The step of `calls` up to and behind the `loss`. `repeats` are the calls that can run twice, by index, as they do
-    the second time; `returned` is the storage of outputs."""
+    the second time; `returned` is the storage of outputs, `outcomes` are those of choices that are known."""
 
     calls: Sequence[Access]
     loss: int
@@ -78,7 +82,8 @@ class Simulation:
     returned: frozenset[int]
     costs: Costs
     tiles: Tiles
-    _found: dict[Checkpoints, Outcome] = field(init=False, default_factory=dict)
+    outcomes: Outcomes = field(default_factory=dict)  # of the last step, which an equal one shares
+    _found: dict[Checkpoints, Outcome] = field(init=False)
     maker: dict[int, int] = field(init=False)  # storage -> the repeatable call that makes it
     _needed: list[tuple[int, ...]] = field(
         init=False
@@ -98,6 +103,15 @@ class Simulation:
 
         late = range(self.loss + 1, len(self.calls))
         self.maker = maker
+        costs, tiles = self.costs, self.tiles
+        same = (
+            *(tuple(self.calls), self.loss, tuple(sorted(self.repeats.items())), self.returned),
+            *(tuple(costs.bytes), tuple(costs.scratch), tuple(costs.seconds)),
+            *(tuple((i, t.start, t.stop) for i, t in sorted(tiles.at.items())), tiles.inner),
+        )
+        if same not in self.outcomes:
+            self.outcomes.clear()  # thousands of outcomes are many bytes
+        self._found = self.outcomes.setdefault(same, {})
         self._needed = [needed(i) if i in late else () for i in range(len(self.calls))]
         self._sources = {i: makers(access.reads)[::-1] for i, access in self.repeats.items()}
         self._memory = StepMemory(

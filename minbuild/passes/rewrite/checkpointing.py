@@ -19,7 +19,7 @@ from minbuild.passes.analysis.batch_tiles import split_calls
 from minbuild.passes.analysis.channel_slices import loop_over_slices
 from minbuild.passes.analysis.checkpoints import choose_checkpoints
 from minbuild.passes.analysis.recomputation import Recomputation
-from minbuild.passes.analysis.repetition import Checkpoints, Step
+from minbuild.passes.analysis.repetition import Checkpoints, Outcomes, Step
 from minbuild.passes.analysis.representative_sizes import PLANNED_SIZES
 from minbuild.passes.contracts import Pass
 from minbuild.passes.invariants import CALLS_REPEATED, NO_VIEWS
@@ -33,10 +33,13 @@ _MOST_TIME = 0.02  # of all calls, for those that run again then
 _LARGE_CALL = 3  # a call that touches more than the limit divided by it computes its outputs one by one
 
 
-def checkpointing(limit: int, sizes: Mapping[str, int], *, tiled: bool = False) -> tuple[Pass, ...]:
+def checkpointing(
+    limit: int, sizes: Mapping[str, int], *, tiled: bool = False, outcomes: Outcomes | None = None
+) -> tuple[Pass, ...]:
     """The passes in the place of `rematerialize_cheap` that have the live temporaries of a training step take at most
     `limit` bytes, where that is possible, when the free dimensions have `sizes`: large calls are split, if `tiled`
-    marked for slices of channels (`loops_over_channels`), and calls are repeated."""
+    marked for slices of channels (`loops_over_channels`), and calls are repeated. `outcomes` collects what is found
+    out about choices of these, for other limits."""
 
     def split(program: Program, registry: Registry) -> Program:
         return _rewritten(program, lambda p: split_large_calls(p, registry, limit, sizes), lambda p: p)
@@ -47,7 +50,7 @@ def checkpointing(limit: int, sizes: Mapping[str, int], *, tiled: bool = False) 
     def repeat(program: Program, registry: Registry) -> Program:
         return _rewritten(
             program,
-            lambda p: checkpoint(p, registry, limit, sizes),
+            lambda p: checkpoint(p, registry, limit, sizes, outcomes),
             lambda p: rematerialize_cheap(p, registry),
         )
 
@@ -65,12 +68,19 @@ def _rewritten(
     return replace(program, procedures=tuple(made))
 
 
-def checkpoint(procedure: Procedure, registry: Registry, limit: int, sizes: Mapping[str, int]) -> Procedure:
-    """`procedure` with calls repeated for at most `limit` live bytes at these `sizes`; `registry` has its operators.
-    Where there are loops, whose bodies cannot be there twice, nothing but what is cheap is repeated."""
+def checkpoint(
+    procedure: Procedure,
+    registry: Registry,
+    limit: int,
+    sizes: Mapping[str, int],
+    outcomes: Outcomes | None = None,
+) -> Procedure:
+    """`procedure` with calls repeated for at most `limit` live bytes at these `sizes`; `registry` has its operators,
+    `outcomes` are those of choices that are known. Where there are loops, whose bodies cannot be there twice, nothing
+    but what is cheap is repeated."""
     if _has_loops(procedure):
         return rematerialize_cheap(procedure, registry)
-    work = Recomputation(procedure, registry, sizes)
+    work = Recomputation(procedure, registry, sizes, outcomes)
     choice, _ = choose_checkpoints(work, limit)
     return _Rewriting(work).run(work.order(choice))
 

@@ -91,24 +91,25 @@ def _fill(spans: Sequence[Lifespan], sizes: Sequence[int], priority: Order, best
     """Offsets when each buffer takes the lowest hole it fits in, or the tightest, else the top."""
     count = len(spans)
     offsets = [0] * count
-    placed = np.zeros((4, count), np.int64)  # offset, end, begin column, end column; by offset
+    low, high = np.zeros(count, np.int64), np.zeros(count, np.int64)  # offset and end; all by offset
+    first, last = np.zeros(count, np.int32), np.zeros(count, np.int32)  # begin column and end column
     for number, i in enumerate(priority):
         begin, end = spans[i]
-        low, high, first, last = placed[:, :number]
-        met = np.flatnonzero((first < end) & (begin < last))
+        met = ((first[:number] < np.int32(end)) & (last[:number] > np.int32(begin))).nonzero()[0]
         offset = 0
         if met.size:
             tops = np.maximum.accumulate(high[met])
             gaps = low[met]
             gaps[1:] -= tops[:-1]
-            fits = np.flatnonzero((gaps >= sizes[i]) & (gaps > 0))
+            fits = (gaps >= max(sizes[i], 1)).nonzero()[0]
             if not fits.size:
                 offset = int(tops[-1])
             else:
-                chosen = int(fits[np.argmin(gaps[fits])]) if best_fit else int(fits[0])
+                chosen = int(fits[gaps[fits].argmin()]) if best_fit else int(fits[0])
                 offset = int(tops[chosen - 1]) if chosen else 0
         offsets[i] = offset
-        at = int(np.searchsorted(low, offset))
-        placed[:, at + 1 : number + 1] = placed[:, at:number]
-        placed[:, at] = offset, offset + sizes[i], begin, end
+        at = int(low[:number].searchsorted(offset))
+        for row, value in ((low, offset), (high, offset + sizes[i]), (first, begin), (last, end)):
+            row[at + 1 : number + 1] = row[at:number]  # of one dimension, so that nothing is copied twice
+            row[at] = value
     return offsets
