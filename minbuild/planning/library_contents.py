@@ -108,6 +108,8 @@ def packs(kernels: Iterable[Kernel], features: Iterable[str]) -> bool:
 
 
 def widens(kernels: Iterable[Kernel], features: Iterable[str]) -> bool:
-    """True if `kernels` with these `features` have loops that pay for a variant of AVX-512: packed products, or
-    elementwise functions over large tensors."""
-    return packs(kernels, features) or any(f.endswith(".long") for f in features)
+    """True if `kernels` with these `features` have loops that pay for a variant of AVX-512: packed products,
+    elementwise functions over large tensors, or convolutions by columns of windows."""
+    return packs(kernels, features) or any(
+        f.endswith((".long", ".five_rows", ".seven_rows")) for f in features
+    )

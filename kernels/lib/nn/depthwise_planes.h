@@ -12,10 +12,11 @@
 
 namespace minbuild {
 
-constexpr int kAxes = 2, kRows = 4;     // axes; rows of results at once
-constexpr int kMostTaps = 64;           // of a window
-constexpr intptr_t kMostOfTwin = 2048;  // elements of planes that two channels have in turn
-constexpr intptr_t kSlackBytes = 128;   // behind planes, for whole vectors
+constexpr int kAxes = 2, kRows = 4;       // axes; rows of results at once
+constexpr int kMostTaps = 64;             // of a window
+constexpr intptr_t kMostOfCopies = 2048;  // elements of planes of a channel, where several have them
+constexpr int kOneVector = 8;             // elements of rows of results, where there are four
+constexpr intptr_t kSlackBytes = 128;     // behind planes, for whole vectors
 
 // x: [N,C,in[0],in[1]]  y: [N,C,out[0],out[1]]  w: [C,1,window[0],window[1]]
 template <class T>
@@ -32,7 +33,8 @@ struct Depthwise {
   intptr_t places[kMostTaps];      // where each tap begins
   int order[kMostTaps], first[5];  // of taps by the parity of rows and columns that they meet (InputsBody)
   T *planes, *grid;
-  intptr_t twin;                      // elements between planes of two channels, or zero: there is one only
+  intptr_t copy;                      // elements between the planes of one channel and of the next
+  int copies;                         // that there are of planes
   intptr_t share;                     // elements of both, for each thread
   const T *first_image, *last_image;  // of all that are read
 
@@ -44,7 +46,8 @@ struct Depthwise {
 
   // True of windows that lib/nn/window_columns.h takes.
   bool is_tall() const {
-    return MB_DEPTHWISE_CONV_TALL && propagation != kWeightGradient && (window[0] == 5 || window[0] == 7);
+    if (propagation == kWeightGradient || (stride > 1 && !MB_DEPTHWISE_CONV_TALL_STRIDES)) return false;
+    return (MB_DEPTHWISE_CONV_FIVE_ROWS && window[0] == 5) || (MB_DEPTHWISE_CONV_SEVEN_ROWS && window[0] == 7);
   }
 
   // params: propagation, groups, then strides, pads at the start and dilations, three each.
@@ -82,10 +85,13 @@ struct Depthwise {
     constexpr intptr_t kLanes = 16;
     const intptr_t slack = kSlackBytes / intptr_t(sizeof(T)), all = plane * step * step + slack;
     reach = ((out[0] - 1) * pitch + out[1] + kLanes - 1) & -kLanes;
-    twin = is_tall() && all <= kMostOfTwin ? all : 0;
-    share = (all + twin + (propagation == kWeightGradient ? reach : 0) + slack + 15) & -16;
+    const bool forward = propagation == kOutput, phases = !forward && stride == 2;
+    copy = all, copies = 1;
+    if (is_tall() && all <= kMostOfCopies)
+      copies = (forward ? out[1] : phases ? (in[1] + 1) / 2 : in[1]) <= kOneVector ? 4 : 2;
+    share = (all * copies + (propagation == kWeightGradient ? reach : 0) + slack + 15) & -16;
     planes = bytes.scratch<T>();
-    grid = planes + all;
+    grid = planes + all * copies;
     if (share * intptr_t(sizeof(T)) > bytes.count || !disjoint(written, sizeof(T), bytes, 1)) return false;
     if (propagation == kInputGradient && stride == 2) {
       sort_taps();

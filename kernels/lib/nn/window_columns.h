@@ -8,21 +8,34 @@
 
 namespace minbuild {
 
+constexpr bool kFiveRows = MB_DEPTHWISE_CONV_FIVE_ROWS, kSevenRows = MB_DEPTHWISE_CONV_SEVEN_ROWS;
 constexpr int kTallBlock = 7, kBlock = 4;  // rows of results at once
 
-// sums[i] += the taps w[k * step] times row i + k of a plane. The first and last kRim rows are zero.
-template <int kTaps, int kRim, int kR, class T, class V>
-MB_INLINE void add_column(V (&sums)[kR], const T* row, intptr_t pitch, const T* w, intptr_t step) {
-  V factors[kTaps];
-  unroll<kTaps>([&](auto k) MB_LAMBDA { factors[k] = *w, w += step; });
+// The vectors of results at once: in turn neighbours in rows, and the same place of two channels. Their elements of
+// planes, weights and results are so far apart.
+struct Apart {
+  intptr_t x = 0, w = 0, y = 0;
+};
+
+// sums[v][i] += the taps w[k * step] times row i + k of a plane. The first and last kRim rows are zero.
+template <int kTaps, int kRim, int kC, int kR, class T, class V>
+MB_INLINE void add_column(V (&sums)[kC][kR], const T* row, intptr_t pitch, const T* w, intptr_t step,
+                          const Apart& apart) {
+  V factors[kC][kTaps];
+  unroll<kTaps>([&](auto k) MB_LAMBDA {
+    unroll<kC>([&](auto v) MB_LAMBDA { factors[v][k] = w[v * apart.w]; });
+    w += step;
+  });
   row += kRim * pitch;
   unroll<kR + kTaps - 1 - 2 * kRim>([&](auto inner) MB_LAMBDA {
     constexpr int r = inner + kRim;
-    const V x = V::load(row);
-    row += pitch;
-    unroll<kR>([&](auto i) MB_LAMBDA {
-      if constexpr (r >= i && r < i + kTaps) sums[i] = muladd(factors[r - i], x, sums[i]);
+    unroll<kC>([&](auto v) MB_LAMBDA {
+      const V x = V::load(row + v * apart.x);
+      unroll<kR>([&](auto i) MB_LAMBDA {
+        if constexpr (r >= i && r < i + kTaps) sums[v][i] = muladd(factors[v][r - i], x, sums[v][i]);
+      });
     });
+    row += pitch;
   });
 }
 
@@ -62,33 +75,35 @@ struct WindowColumns {
     }
   }
 
-  // lanes[kR]: vectors of as many rows of results, of which the first reads from `from`.
-  template <int kR, int kRim, class V, class T>
-  MB_INLINE void sum(const T* from, intptr_t pitch, const T* w, V first, V* lanes) const {
-    V sums[kR];
-    unroll<kR>([&](auto i) MB_LAMBDA { sums[i] = first; });
+  // results[v]: vectors of kR rows of results, of which the first reads from `from`.
+  template <int kR, int kRim, int kC, class V, class T>
+  MB_INLINE void sum(const T* from, intptr_t pitch, const T* w, const Apart& apart, const T* first,
+                     V (*results)[kTallBlock]) const {
+    V sums[kC][kR];
+    unroll<kC>([&](auto v) MB_LAMBDA { unroll<kR>([&](auto i) MB_LAMBDA { sums[v][i] = first[v]; }); });
     for (int i = 0; i < count; ++i) {
       const T *x = from + places[i], *factors = w + weights[i];
-      switch (taps[i]) {
-        case 2: add_column<2, 0>(sums, x, pitch, factors, step); break;
-        case 3: add_column<3, 0>(sums, x, pitch, factors, step); break;
-        case 4: add_column<4, 0>(sums, x, pitch, factors, step); break;
-        case 5: add_column<5, kRim * 2>(sums, x, pitch, factors, step); break;
-        default: add_column<7, kRim * 3>(sums, x, pitch, factors, step);
+      if (kFiveRows && taps[i] == 5) add_column<5, kRim * 2>(sums, x, pitch, factors, step, apart);
+      if (kSevenRows && taps[i] == 7) add_column<7, kRim * 3>(sums, x, pitch, factors, step, apart);
+      if constexpr (MB_DEPTHWISE_CONV_TALL_STRIDES && kRim == 0) {
+        if (kFiveRows && taps[i] == 2) add_column<2, 0>(sums, x, pitch, factors, step, apart);
+        if (taps[i] == 3) add_column<3, 0>(sums, x, pitch, factors, step, apart);
+        if (kSevenRows && taps[i] == 4) add_column<4, 0>(sums, x, pitch, factors, step, apart);
       }
     }
-    unroll<kR>([&](auto i) MB_LAMBDA { lanes[i] = sums[i]; });
+    unroll<kC>([&](auto v) MB_LAMBDA { unroll<kR>([&](auto i) MB_LAMBDA { results[v][i] = sums[v][i]; }); });
   }
   // The same, of `rows` rows: kTallBlock, kBlock or one.
-  template <class V, class T>
-  MB_INLINE void sum_rows(int rows, const T* from, intptr_t pitch, const T* w, V first, V* lanes) const {
+  template <int kC, class V, class T>
+  MB_INLINE void sum_rows(int rows, const T* from, intptr_t pitch, const T* w, const Apart& apart, const T* first,
+                          V (*results)[kTallBlock]) const {
     if (rows == kTallBlock) {
-      if (rim) sum<kTallBlock, 1>(from, pitch, w, first, lanes);
-      else sum<kTallBlock, 0>(from, pitch, w, first, lanes);
+      if (rim) sum<kTallBlock, 1, kC>(from, pitch, w, apart, first, results);
+      else sum<kTallBlock, 0, kC>(from, pitch, w, apart, first, results);
     } else if (rows == kBlock) {
-      sum<kBlock, 0>(from, pitch, w, first, lanes);
+      sum<kBlock, 0, kC>(from, pitch, w, apart, first, results);
     } else {
-      sum<1, 0>(from, pitch, w, first, lanes);
+      sum<1, 0, kC>(from, pitch, w, apart, first, results);
     }
   }
 };
@@ -99,56 +114,102 @@ MB_INLINE int rows_of_block(int left, int height) {
   return height >= kBlock ? kBlock : 1;
 }
 
-// Of some channels of an image: outputs, or gradients of the input. Where planes are twins, a channel is copied while
-// the one before is computed: its first reads do not wait for its writes.
+// Of some channels of an image: outputs, or gradients of the input. Small channels are copied while those before are
+// computed: first reads do not wait for writes. The 32 registers of AVX-512 hold two vectors of each row, of 32 bytes, as
+// rows are short.
 template <class T>
 struct ColumnsBody {
   template <class W>
   static MB_INLINE void run(const Depthwise<T>* of, const T* x, T* y, const T* w, const T* bias, int channels) {
-    using V = typename W::template of<T>;
+    using V = typename Width<(W::bytes < 32 ? W::bytes : 32)>::template of<T>;
+    constexpr int kC = W::bytes == 64 ? 2 : 1;
     const Depthwise<T>& c = *of;
     const bool forward = c.propagation == kOutput, phases = !forward && c.stride == 2;
     const int height = forward ? c.out[0] : c.in[0], width = forward ? c.out[1] : c.in[1];
-    const intptr_t source = intptr_t(c.read[0]) * c.read[1];
+    const intptr_t source = intptr_t(c.read[0]) * c.read[1], image = intptr_t(height) * width;
     WindowColumns columns[4];
     if (phases) {
       for (int i = 0; i < 4; ++i) columns[i].list_phase(c, i / 2, i % 2);
     } else {
       columns[0].list(c);
     }
-    const int lag = c.twin > 0;
-    for (int n = 0; n < channels + lag; ++n) {
-      if (n < channels) c.template fill_planes<V>(x + n * source, c.planes + n % 2 * c.twin);
-      if (n < lag) continue;
-      const T* const planes = c.planes + (n - lag) % 2 * c.twin;
-      if (phases) join(c, columns, planes, w, y, height, width, V(T(0)));
-      else add(c, columns[0], planes, w, y, height, width, V(bias ? *bias++ : T(0)));
-      y += height * width, w += c.taps;
+    const int lag = c.copies > 1, most = kC == 2 && c.copies == 4 && width <= V::size * (1 + phases) ? 2 : 1;
+    for (int n = 0; n < channels + lag * most; n += most) {
+      for (int i = n; i < n + most && i < channels; ++i)
+        fill<V>(c, x + i * source, c.planes + (i & (c.copies - 1)) * c.copy);
+      const int done = n - lag * most, some = channels - done < most ? channels - done : most;
+      if (done < 0) continue;
+      const T* const planes = c.planes + (done & (c.copies - 1)) * c.copy;
+      T first[2] = {T(0), T(0)};
+      if (bias)
+        for (int i = 0; i < 2; ++i) first[i] = bias[done + (i < some ? i : 0)];
+      Apart apart;
+      if (some == 2) apart = {c.copy, c.taps, image};
+      if (phases) join<kC, V>(c, columns, planes, w + done * c.taps, apart, y + done * image, height, width, first);
+      else add<kC, V>(c, columns[0], planes, w + done * c.taps, apart, y + done * image, height, width, first);
     }
   }
-  template <class V>
-  static MB_INLINE void add(const Depthwise<T>& c, const WindowColumns& columns, const T* planes, const T* w, T* y,
-                            intptr_t height, intptr_t width, V first) {
+  template <int kC, class V>
+  static MB_INLINE void add(const Depthwise<T>& c, const WindowColumns& columns, const T* planes, const T* w,
+                            Apart apart, T* y, intptr_t height, intptr_t width, const T* first) {
     const T* const end = y + height * width;
+    const bool channels = apart.y > 0;
     for (intptr_t r = 0; r < height;) {
       const int rows = rows_of_block(int(height - r), int(height));
       if (r > height - rows) r = height - rows;
-      for (intptr_t column = 0;;) {
-        V sums[kTallBlock];
-        columns.sum_rows(rows, planes + r * c.pitch + column, c.pitch, w, first, sums);
+      for (intptr_t column = 0; column < width;) {
+        V sums[kC][kTallBlock];
+        const T *const from = planes + r * c.pitch + column, *last = end;
+        T* const to = y + r * width + column;
+        const intptr_t left = width - column - V::size;
+        const intptr_t step = left <= 0 ? V::size : left < V::size ? left : V::size;  // the last vector may overlap
+        const bool pair = kC == 2 && (channels || left > 0);
+        if (pair) {
+          if (!channels) apart.x = apart.y = step;
+          else last += apart.y;
+          columns.template sum_rows<kC>(rows, from, c.pitch, w, apart, first, sums);
+        } else {
+          columns.template sum_rows<1>(rows, from, c.pitch, w, apart, first, sums);
+        }
         // A row that is shorter than a vector is written too far; the rows behind follow.
-        T* to = y + r * width + column;
-        for (int i = 0; i < rows; ++i, to += width) sums[i].store(to, int(end - to));
-        if (column + V::size >= width) break;
-        column = column + 2 * V::size > width ? width - V::size : column + V::size;
+        store_rows(sums[0], rows, to, width, end);
+        if (pair) store_rows(sums[kC - 1], rows, to + apart.y, width, last);
+        column += step;
+        if (pair && !channels) {
+          const intptr_t rest = width - column - V::size;
+          column += rest <= 0 ? V::size : rest < V::size ? rest : V::size;
+        }
       }
       r += rows;
     }
   }
-  // Of rows and columns by turns.
   template <class V>
-  static MB_INLINE void join(const Depthwise<T>& c, const WindowColumns* columns, const T* planes, const T* w, T* dx,
-                             int height, int width, V zero) {
+  static MB_INLINE void store_rows(const V* sums, int rows, T* to, intptr_t width, const T* end) {
+    for (; rows > 0; --rows, ++sums, to += width) {
+      if (to <= end - V::size) {
+        sums->store(to);
+      } else {
+        T lanes[V::size];
+        sums->store(lanes);
+        Depthwise<T>::template copy_row<V>(lanes, to, int(end - to));
+      }
+    }
+  }
+  // A channel to planes whose rims are zero, of windows that move by one element: rows are often short.
+  template <class V>
+  static MB_INLINE void fill(const Depthwise<T>& c, const T* image, T* planes) {
+    if (c.step > 1) return c.template fill_planes<V>(image, planes);
+    const intptr_t pitch = c.pitch, width = c.read[1];
+    const int count = Depthwise<T>::limited(int(width), int(pitch) - c.before[1]);
+    int rows = Depthwise<T>::limited(c.read[0], c.extent[0] - c.before[0]);
+    for (T* to = planes + c.before[0] * pitch + c.before[1]; rows > 0; --rows, image += width, to += pitch)
+      Depthwise<T>::template copy_row<V>(image, to, count);
+  }
+  // Of rows and columns by turns.
+  template <int kC, class V>
+  static MB_INLINE void join(const Depthwise<T>& c, const WindowColumns* columns, const T* planes, const T* w,
+                             Apart apart, T* dx, int height, int width, const T* first) {
+    const bool channels = apart.y > 0;
     for (int down = 0; down < 2; ++down) {
       const WindowColumns* const own = columns + (down + c.pad[0]) % 2 * 2;
       const int count = (height - down + 1) / 2;
@@ -156,16 +217,24 @@ struct ColumnsBody {
         const int rows = rows_of_block(count - r, count);
         if (r > count - rows) r = count - rows;
         const T* const from = planes + (2 * r + down + c.pad[0]) / 2 * c.pitch;
-        for (int at = 0; 2 * at < width; at += V::size) {
-          V sums[2][kTallBlock];
-          for (int across = 0; across < 2; ++across)
-            own[across].sum_rows(rows, from + at, c.pitch, w, zero, sums[across]);
-          T* to = dx + (2 * r + down) * width + 2 * at;
-          for (int i = 0; i < rows; ++i, to += 2 * width) {
-            T line[2 * V::size];
-            in_pairs<0>(sums[0][i], sums[1][i]).store(line), in_pairs<1>(sums[0][i], sums[1][i]).store(line + V::size);
-            const int left = width - 2 * at;
-            Depthwise<T>::template copy_row<V>(line, to, left < 2 * V::size ? left : 2 * V::size);
+        for (int at = 0, step; 2 * at < width; at += step) {
+          V sums[2][kC][kTallBlock];
+          step = V::size;
+          const bool pair = kC == 2 && (channels || 2 * (at + step) < width);
+          if (pair && !channels) apart.x = step, apart.y = 2 * step, step *= 2;
+          for (int across = 0; across < 2; ++across) {
+            if (pair) own[across].template sum_rows<kC>(rows, from + at, c.pitch, w, apart, first, sums[across]);
+            else own[across].template sum_rows<1>(rows, from + at, c.pitch, w, apart, first, sums[across]);
+          }
+          for (int v = 0; v <= pair; ++v) {
+            T* to = dx + (2 * r + down) * width + 2 * at + v * apart.y;
+            const int left = width - 2 * at - (channels ? 0 : v * 2 * V::size);
+            for (int i = 0; i < rows; ++i, to += 2 * width) {
+              const V &even = sums[0][v][i], &odd = sums[1][v][i];
+              T line[2 * V::size];
+              in_pairs<0>(even, odd).store(line), in_pairs<1>(even, odd).store(line + V::size);
+              Depthwise<T>::template copy_row<V>(line, to, left < 2 * V::size ? left : 2 * V::size);
+            }
           }
         }
         r += rows;

@@ -192,9 +192,10 @@ MB_NOINLINE void run_channels(const Depthwise<T>& c, T* x, T* y, T* w, const T* 
     const intptr_t channel = intptr_t(n) * c.channels + first;
     T *own_x = x + channel * c.x_image, *own_y = y + channel * c.y_image, *own_w = w + intptr_t(first) * c.taps;
     const T *from_x = own_x, *from_y = own_y, *from_w = own_w, *own_bias = bias ? bias + first : nullptr;
-    if (MB_DEPTHWISE_CONV_TALL && c.is_tall()) {
-      if (c.propagation == kOutput) run_at<ColumnsBody<T>>(bytes, &c, from_x, own_y, from_w, own_bias, count);
-      else run_at<ColumnsBody<T>>(bytes, &c, from_y, own_x, from_w, own_bias, count);
+    if (c.is_tall()) {
+      if (c.propagation == kOutput)
+        run_at<ColumnsBody<T>, 64>(widest_bytes(), &c, from_x, own_y, from_w, own_bias, count);
+      else run_at<ColumnsBody<T>, 64>(widest_bytes(), &c, from_y, own_x, from_w, own_bias, count);
     } else if (c.propagation == kWeightGradient) run_at<WeightsBody<T>>(bytes, &c, from_x, from_y, own_w, count);
     else if (c.propagation == kOutput) run_at<OutputsBody<T>>(bytes, &c, from_x, own_y, from_w, own_bias, count);
     else if (c.stride == 1) run_at<OutputsBody<T>>(bytes, &c, from_y, own_x, from_w, own_bias, count);

@@ -21,7 +21,7 @@ from minbuild.ops.core.definition import FLOATS, KernelFunction
 
 # As in depthwise_conv.cc.
 _MOST_TAPS, _MOST_SIZE, _SLACK_BYTES, _LANES, _NARROW = 64, 1 << 13, 128, 16, 8
-_MOST_OF_TWIN = 2048
+_MOST_OF_COPIES, _ONE_VECTOR = 2048, 8
 _LEAST_WORK = 3 << 17  # multiplications per image
 depthwise_kernel = KernelFunction(
     "depthwise_conv",
@@ -30,9 +30,11 @@ depthwise_kernel = KernelFunction(
     {"T": FLOATS},
     {
         "narrow": "windows of 3 x 3 over images of five to eight columns",
-        "tall": "outputs and input gradients of windows with five or seven rows",
+        "five_rows": "outputs and input gradients of windows with five rows",
+        "seven_rows": "outputs and input gradients of windows with seven rows",
+        "tall_strides": "those of such windows that move by two elements",
     },
-    hints=frozenset({"narrow", "tall"}),
+    hints=frozenset({"narrow", "five_rows", "seven_rows", "tall_strides"}),
     share=lambda params, first: first,
     work=multiplications,
 )
@@ -64,7 +66,14 @@ def is_tall(axes: Sequence[Axis], propagation: int) -> bool:
 
 def depthwise_features(axes: Sequence[Axis], propagation: int) -> tuple[str, ...]:
     """The features of the kernel that a layer needs, as is_tall has it."""
-    return ("narrow",) * is_narrow(axes) + ("tall",) * is_tall(axes, propagation)
+    asked = {"narrow": is_narrow(axes)}
+    if is_tall(axes, propagation):
+        asked |= {
+            "five_rows": axes[0].taps == 5,
+            "seven_rows": axes[0].taps == 7,
+            "tall_strides": axes[0].stride > 1,
+        }
+    return tuple(name for name, used in asked.items() if used)
 
 
 def depthwise_scratch(axes: Sequence[Axis], element: ElementType, propagation: int) -> TensorType:
@@ -81,8 +90,10 @@ def depthwise_scratch(axes: Sequence[Axis], element: ElementType, propagation: i
             lengths.append(max(outputs, (size - 1 + a.before) // 2 + 1) + a.span // 2)
         phases *= 1 if propagation == INPUT_GRADIENT else a.stride
     elements = prod(lengths) * phases + slack
-    if is_tall(axes, propagation) and elements <= _MOST_OF_TWIN:
-        elements *= 2
+    if is_tall(axes, propagation) and elements <= _MOST_OF_COPIES:
+        last, back = axes[1], propagation == INPUT_GRADIENT
+        width = -(-known(last.size) // last.stride) if back else known(last.outputs)
+        elements *= 4 if width <= _ONE_VECTOR else 2
     if propagation == WEIGHT_GRADIENT:  # in rows as long as those of a plane
         elements += (known(axes[0].outputs) - 1) * lengths[1] + known(axes[1].outputs) + _LANES
     whole = -(-(elements + slack) // _LANES) * _LANES
