@@ -138,11 +138,13 @@ def _ort(work: Path) -> Path:
 
 
 def make_artifacts(folder: Path, name: str, pythons: dict[str, Path], batches: Sequence[int]) -> None:
-    """Artifacts of network `name` by ONNX Runtime where `folder` has none yet, with inputs of the sizes `batches`;
+    """Artifacts of network `name` by ONNX Runtime where `folder` has none yet for inputs of the sizes `batches`;
     `pythons` are the environments. minbuild makes those of another library's network that ONNX Runtime does not."""
-    if (folder / "training_model.onnx").exists():
+    kept = ("training_model.onnx", *(f"batch_{size}.npz" for size in batches))
+    if all((folder / each).exists() for each in kept):
         return
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "no_ort.txt").unlink(missing_ok=True)
     _run([pythons["torch"], WORKER, "export", folder, name, ",".join(map(str, batches))], folder)
     try:
         _run([pythons["ort"], WORKER, "artifacts", folder], folder)
