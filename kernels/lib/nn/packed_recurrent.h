@@ -105,22 +105,32 @@ MB_NOINLINE void multiply_inputs(const Forward<T>& f, const Products<T, Turns>& 
   });
 }
 
+// Which gradients of weights are added to: the first product of the others writes them. Sums of the bias start at zero.
+template <class T>
+MB_NOINLINE void start_gradients(Backward<T>& b, const Call& call) {
+  b.adds_w = call.adds(1), b.adds_r = call.adds(2);
+  if (b.db && !call.adds(3)) clear_bytes(b.db, call[3].count * sizeof(T));
+}
+
 // dr += d' * states before the step, summed over all steps: one product in place of one that reads and writes dr, which
-// does not fit the caches, at each. d: [S*N,columns] in rows `row` apart.
+// does not fit the caches, at each; or dr = that. d: [S*N,columns] in rows `row` apart.
 template <class T, bool Turns>
 MB_NOINLINE void add_recurrent_gradients(const Backward<T>& b, const Products<T, Turns>& products, const T* d,
                                          intptr_t row, T* dr, intptr_t columns) {
   const intptr_t hidden = b.hidden, batch = b.batch;
   const bool back = Turns && b.reversed();
   const T *later = back ? d : d + batch * row, *y = back ? b.y + b.states() : b.y;
+  bool adds = b.adds_r;
   if (b.steps > 1)
     products.in_rows(b, b.steps - 1, [&](intptr_t rows, intptr_t first, intptr_t step, intptr_t wide, intptr_t apart) {
       products.multiply({columns, hidden, rows, later + first * row, 1, step * row, y + wide * hidden, apart * hidden,
-                         1, dr, hidden, 1, 1, true});
+                         1, dr, hidden, 1, 1, adds});
+      adds = true;
     });
   d += products.time(b, 0) * batch * row;
   if (b.h0)
-    products.multiply({columns, hidden, batch, d, 1, row, products.own(b, b.h0), hidden, 1, dr, hidden, 1, 1, true});
+    products.multiply({columns, hidden, batch, d, 1, row, products.own(b, b.h0), hidden, 1, dr, hidden, 1, 1, adds});
+  else if (!adds) clear_bytes(dr, columns * hidden * sizeof(T));
 }
 
 // Gradients of inputs, their weights and the bias, from those of all gates.
@@ -134,7 +144,7 @@ MB_NOINLINE void add_input_gradients(Backward<T>& b, const Products<T, Turns>& p
     products.multiply({rows, features, width, d, width, 1, weights, features, 1, dx, features, 1, 1, direction > 0});
   if (dw)
     products.multiply({width, features, rows, d, 1, width, b.x, features, 1, dw + direction * width * features,
-                       features, 1, 1, true});
+                       features, 1, 1, b.adds_w});
 #if MB_THREADS > 1
   if (b.db) {
     T* to = b.db + 2 * direction * width;

@@ -198,6 +198,7 @@ struct Backward : Recurrence<T> {
   const T *y, *gates, *dy, *dy_last;  // dy, dy_last: null where nothing flows
   T *dgates, *before;                 // [S,N,G*H] of what goes into activations, [N,H] states before the step
   int second;                         // columns of gates that the second bias has in common with the first
+  bool adds_w, adds_r;                // packed layers: dw and dr hold sums already
   void (*cell)(Backward<T>& b, const T* gates, T* dgates, T* dh);
 
   // to = the states before the present step

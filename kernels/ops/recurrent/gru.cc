@@ -263,7 +263,7 @@ MB_NOINLINE void gru_steps_grad(GruGrad<T>& b, T* through, const Products<T, kTu
     const T* dc = b.dgates + gates;
     add_recurrent_gradients(b, products, b.dgates, width, dr, gates);
     if (b.reset_after) add_recurrent_gradients(b, products, through, hidden, to, hidden);
-    else products.multiply({hidden, hidden, rows, dc, 1, width, through, hidden, 1, to, hidden, 1, 1, true});
+    else products.multiply({hidden, hidden, rows, dc, 1, width, through, hidden, 1, to, hidden, 1, 1, b.adds_r});
   }
   add_input_gradients(b, products);
 }
@@ -281,7 +281,8 @@ MB_INLINE Status gru_grad_of(const Call& call) {
   b.before = scratch.take<T>(int64_t(b.batch) * b.hidden);
   b.part = scratch.take<T>(int64_t(b.batch) * b.hidden);
   if (!b.dh || !b.dgates || !b.before || !b.part) return Status::kBadPlan;
-  b.clear(call);
+  if constexpr (Packed) start_gradients(b, call);
+  else b.clear(call);
   b.reset_after = call.params[0] != 0;
   b.recurrent = 2 * b.hidden;
   if (b.reset_after) b.second = 2 * b.hidden;

@@ -262,7 +262,8 @@ MB_INLINE Status lstm_grad_of(const Call& call) {
   if (!l.dh || !l.dc || !l.dgates || !l.before || !l.c_before) return Status::kBadPlan;
   l.cells = cells.as<T>(), l.c0 = c0.as<T>(), l.dc_last = dc_last.as<T>(), l.peepholes = peepholes.as<T>();
   l.d_peepholes = d_peepholes.as<T>();
-  l.clear(call);
+  if constexpr (Packed) start_gradients(l, call);
+  else l.clear(call);
   if (d_peepholes && !call.adds(6)) clear_bytes(d_peepholes.data, weights * sizeof(T));
   l.coupled = call.params[0] != 0;
   if constexpr (Packed) {

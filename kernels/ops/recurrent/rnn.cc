@@ -120,7 +120,8 @@ MB_INLINE Status rnn_grad_of(const Call& call) {
   b.dgates = scratch.take<T>(int64_t(b.steps) * b.batch * b.width);
   b.before = scratch.take<T>(int64_t(b.batch) * b.hidden);
   if (!b.dh || !b.dgates || !b.before) return Status::kBadPlan;
-  b.clear(call);
+  if constexpr (Packed) start_gradients(b, call);
+  else b.clear(call);
   if constexpr (Packed) {
     const Products<T, kTurns> products(call, scratch);
     if (!products.packing || (!kTurns && b.course != kForward) || b.lengths) return Status::kBadPlan;
