@@ -42,6 +42,7 @@ from minbuild.passes.rewrite.fuse_accumulation import fuse_gradient_accumulation
 from minbuild.passes.rewrite.fuse_dequantization import fuse_dequantization
 from minbuild.passes.rewrite.hoist_updates import hoist_parameter_updates
 from minbuild.passes.rewrite.in_place import run_in_place
+from minbuild.passes.rewrite.join_pieces import join_pieces
 from minbuild.passes.rewrite.legalize_half import legalize_half_precision
 from minbuild.passes.rewrite.narrow_pool_indices import narrow_pool_indices
 from minbuild.passes.rewrite.quantized_activations import add_codes, pack_quantization_masks
@@ -88,6 +89,7 @@ PASSES: tuple[Pass, ...] = (
     _each(eliminate_views, requires=(), ensures=(NO_VIEWS,), preserves=(NO_MORE_CALLS,)),
     _each(fold_transposes, requires=(NO_VIEWS,), ensures=(NO_VIEWS,), preserves=(NO_MORE_CALLS,)),
     _each(drop_zero_states, requires=(NO_VIEWS,), ensures=(NO_VIEWS,), preserves=(NO_MORE_CALLS,)),
+    _each(join_pieces, requires=(NO_VIEWS,), ensures=(NO_VIEWS,), preserves=(NO_MORE_CALLS,)),
     _each(drop_dead_code, requires=(), ensures=(NO_DEAD_CALLS,), preserves=(NO_NEW_CALLS,)),
     _each(fuse_patterns, requires=(NO_VIEWS,), ensures=(NO_VIEWS, NO_DEAD_CALLS), preserves=(NO_MORE_CALLS,)),
     Pass(fuse_shared.__name__, fuse_shared, requires=(NO_VIEWS,), ensures=(NO_VIEWS, NO_DEAD_CALLS)),

@@ -61,12 +61,23 @@ def recurrent_model() -> onnx.ModelProto:
             "b": (1, 2 * gates * hidden),
         }
         weights = [net.weight(f"{name}.{part}", shape, hidden) for part, shape in shapes.items()]
+        if kind == "LSTM":
+            weights[:2] = [in_order_of_pytorch(net, weight, hidden) for weight in weights[:2]]
         net.add(kind, [x, *weights], [f"{name}.y", f"{name}.last"], hidden_size=hidden, **others)
         x, last, features = net.add("Squeeze", [f"{name}.y", "axis"]), f"{name}.last", hidden
     net.linear(net.add("Reshape", [last, "rows"]), "fc", hidden, CLASSES, "output")
     net.weights["rows"] = np.array([-1, hidden], np.int64)
     net.frozen.add("rows")
     return net.model({"input": (FLOAT, ("batch", *SEQUENCE[:2]))}, {"output": (FLOAT, ("batch", CLASSES))})
+
+
+def in_order_of_pytorch(net: Net, weight: str, hidden: int) -> str:
+    """The gates of a weight [1, 4 * hidden, ...] in the order of ONNX, from that of PyTorch's layers."""
+    net.weights["gates"] = np.array([hidden, 2 * hidden, hidden], np.int64)
+    net.frozen.add("gates")
+    first, between, last = pieces = [f"{weight}.{i}" for i in range(3)]
+    net.add("Split", [weight, "gates"], pieces, axis=1)
+    return net.add("Concat", [first, last, between], axis=1)
 
 
 def half_model() -> onnx.ModelProto:
