@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import conv_layers
 import pytest
 from conv_layers import FORWARD, INPUT_GRADIENT, ConvLayer
@@ -65,3 +67,12 @@ def test_layers_that_ask(size: int, taps: int, pad: int, asks: bool) -> None:
     """Those with padding around few outputs, and no more taps than a mask has bits."""
     layer = ConvLayer((1, 128, size, size), (256, 128, taps, taps), pads=(pad,) * 4)
     assert (FEATURE in layer.plan(FORWARD).features) == asks
+
+
+def test_lines_keep_their_padding_in_a_library_for_images(tmp_path: Path) -> None:
+    line, image = ConvLayer((8, 250, 55), (98, 250, 4), pads=(3, 3), dilations=(2,)), LAYERS["14x14"]
+    plans = {part: line.plan(part) for part in PARTS}
+    assert not any(FEATURE in plan.features for plan in plans.values())
+    made = conv_layers.libraries([*plans.values(), image.plan(FORWARD)], {FEATURE}, tmp_path)
+    for part, plan in plans.items():
+        conv_layers.assert_same_bits(made, line, part, plan, {FEATURE})

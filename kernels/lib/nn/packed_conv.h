@@ -92,7 +92,7 @@ struct PackedConv : Weights... {
   // True of outputs whose products leave padding out: of small images, some windows of which reach beyond them.
   bool leaves_padding_out() const {
     if (!C::kPadded || sizeof...(Weights) != 0 || c.propagation != C::kOutputs || widest_bytes() < 32) return false;
-    if (c.taps > kMostTaps || image > kMostPadded) return false;
+    if (c.taps > kMostTaps || image > kMostPadded || c.is_line) return false;
     for (int a = 0; a <= C::kLast; ++a) {
       const auto& x = c.xs.axes[a];
       if (x.pad > 0 || (c.ys.axes[a].in - 1) * c.stride(a) + c.span(a) >= x.in + x.pad) return true;

@@ -47,10 +47,20 @@ struct TapsBody {
   }
 };
 
+// Which convolutions have one spatial axis, of a library where others have two.
+template <bool kBoth>
+struct AxisCount {
+  bool is_line;
+};
+template <>
+struct AxisCount<false> {
+  static constexpr bool is_line = false;
+};
+
 // x: [N,G*C,in...]  y: [N,G*M,out...]  w: [G*M,C,taps...], with leading spatial axes of one element where they lack.
 // Features: constants for what some convolution of the library has; code for all else compiles to nothing.
 template <class T, class Features>
-struct PlaneConv : StoredWeights<T, Features> {
+struct PlaneConv : StoredWeights<T, Features>, AxisCount<Features::kLines && Features::kPadded> {
   static constexpr int kAxes = Features::kVolume ? 3 : 2, kLast = kAxes - 1;
   static constexpr bool kExchanges = Features::kExchanged, kPadded = Features::kPadded && !Features::kVolume;
   static constexpr bool kStridden = Features::kStrides;
@@ -99,6 +109,7 @@ struct PlaneConv : StoredWeights<T, Features> {
     groups = Features::kGroups ? params[0] : 1;
     if (MB_WRONG(rank < (kFewer ? 3 : kAxes + 2) || rank > kAxes + 2)) return false;
     if (MB_WRONG(y.rank != rank || w.rank != rank || groups < 1)) return false;
+    if constexpr (Features::kLines && Features::kPadded) this->is_line = rank < kAxes + 2;
     batch = x.dims[0];
     const int channels = xs.channels = w.dims[1];
     const int filters = ys.channels = Features::kGroups ? w.dims[0] / groups : w.dims[0];
