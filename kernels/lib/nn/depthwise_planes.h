@@ -18,6 +18,9 @@ constexpr intptr_t kMostOfCopies = 2048;  // elements of planes of a channel, wh
 constexpr int kOneVector = 8;             // elements of rows of results, where there are four
 constexpr intptr_t kSlackBytes = 128;     // behind planes, for whole vectors
 
+constexpr bool kFiveRows = MB_DEPTHWISE_CONV_FIVE_ROWS, kSevenRows = MB_DEPTHWISE_CONV_SEVEN_ROWS;
+constexpr bool kTall = kFiveRows || kSevenRows;
+
 // x: [N,C,in[0],in[1]]  y: [N,C,out[0],out[1]]  w: [C,1,window[0],window[1]]
 template <class T>
 struct Depthwise {
@@ -47,7 +50,7 @@ struct Depthwise {
   // True of windows that lib/nn/window_columns.h takes.
   bool is_tall() const {
     if (propagation == kWeightGradient || (stride > 1 && !MB_DEPTHWISE_CONV_TALL_STRIDES)) return false;
-    return (MB_DEPTHWISE_CONV_FIVE_ROWS && window[0] == 5) || (MB_DEPTHWISE_CONV_SEVEN_ROWS && window[0] == 7);
+    return (kFiveRows && window[0] == 5) || (kSevenRows && window[0] == 7);
   }
 
   // params: propagation, groups, then strides, pads at the start and dilations, three each.
@@ -85,10 +88,13 @@ struct Depthwise {
     constexpr intptr_t kLanes = 16;
     const intptr_t slack = kSlackBytes / intptr_t(sizeof(T)), all = plane * step * step + slack;
     reach = ((out[0] - 1) * pitch + out[1] + kLanes - 1) & -kLanes;
-    const bool forward = propagation == kOutput, phases = !forward && stride == 2;
-    copy = all, copies = 1;
-    if (is_tall() && all <= kMostOfCopies)
-      copies = (forward ? out[1] : phases ? (in[1] + 1) / 2 : in[1]) <= kOneVector ? 4 : 2;
+    int copies = 1;
+    if constexpr (kTall) {
+      const bool forward = propagation == kOutput, phases = !forward && stride == 2;
+      if (is_tall() && all <= kMostOfCopies)
+        copies = (forward ? out[1] : phases ? (in[1] + 1) / 2 : in[1]) <= kOneVector ? 4 : 2;
+      copy = all, this->copies = copies;
+    }
     share = (all * copies + (propagation == kWeightGradient ? reach : 0) + slack + 15) & -16;
     planes = bytes.scratch<T>();
     grid = planes + all * copies;
@@ -120,7 +126,7 @@ struct Depthwise {
 
   // The image of a channel to its planes, whose rims are zero.
   template <class V>
-  MB_INLINE void fill_planes(const T* image, T* planes) const {
+  MB_INLINE void fill_planes(const T* image) const {
     for (int r = 0; r < read[0]; ++r, image += read[1]) {
       const int q = r + before[0], row = q / step;
       if (row >= extent[0]) return;

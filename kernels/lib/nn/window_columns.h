@@ -8,7 +8,6 @@
 
 namespace minbuild {
 
-constexpr bool kFiveRows = MB_DEPTHWISE_CONV_FIVE_ROWS, kSevenRows = MB_DEPTHWISE_CONV_SEVEN_ROWS;
 constexpr int kTallBlock = 7, kBlock = 4;  // rows of results at once
 
 // The vectors of results at once: in turn neighbours in rows, and the same place of two channels. Their elements of
@@ -127,6 +126,7 @@ struct ColumnsBody {
     const bool forward = c.propagation == kOutput, phases = !forward && c.stride == 2;
     const int height = forward ? c.out[0] : c.in[0], width = forward ? c.out[1] : c.in[1];
     const intptr_t source = intptr_t(c.read[0]) * c.read[1], image = intptr_t(height) * width;
+    Depthwise<T> filled = c;  // whose planes are those of the channel that is copied
     WindowColumns columns[4];
     if (phases) {
       for (int i = 0; i < 4; ++i) columns[i].list_phase(c, i / 2, i % 2);
@@ -135,8 +135,10 @@ struct ColumnsBody {
     }
     const int lag = c.copies > 1, most = kC == 2 && c.copies == 4 && width <= V::size * (1 + phases) ? 2 : 1;
     for (int n = 0; n < channels + lag * most; n += most) {
-      for (int i = n; i < n + most && i < channels; ++i)
-        fill<V>(c, x + i * source, c.planes + (i & (c.copies - 1)) * c.copy);
+      for (int i = n; i < n + most && i < channels; ++i) {
+        filled.planes = c.planes + (i & (c.copies - 1)) * c.copy;
+        fill<V>(filled, x + i * source);
+      }
       const int done = n - lag * most, some = channels - done < most ? channels - done : most;
       if (done < 0) continue;
       const T* const planes = c.planes + (done & (c.copies - 1)) * c.copy;
@@ -197,12 +199,12 @@ struct ColumnsBody {
   }
   // A channel to planes whose rims are zero, of windows that move by one element: rows are often short.
   template <class V>
-  static MB_INLINE void fill(const Depthwise<T>& c, const T* image, T* planes) {
-    if (c.step > 1) return c.template fill_planes<V>(image, planes);
+  static MB_INLINE void fill(const Depthwise<T>& c, const T* image) {
+    if (c.step > 1) return c.template fill_planes<V>(image);
     const intptr_t pitch = c.pitch, width = c.read[1];
     const int count = Depthwise<T>::limited(int(width), int(pitch) - c.before[1]);
     int rows = Depthwise<T>::limited(c.read[0], c.extent[0] - c.before[0]);
-    for (T* to = planes + c.before[0] * pitch + c.before[1]; rows > 0; --rows, image += width, to += pitch)
+    for (T* to = c.planes + c.before[0] * pitch + c.before[1]; rows > 0; --rows, image += width, to += pitch)
       Depthwise<T>::template copy_row<V>(image, to, count);
   }
   // Of rows and columns by turns.

@@ -31,7 +31,7 @@ struct OutputsBody {
           continue;
         }
       }
-      c.template fill_planes<V>(x, c.planes);
+      c.template fill_planes<V>(x);
       const T* const end = y + height * width;
       for (intptr_t r = 0; r < height; r += kRows) {
         for (intptr_t column = 0;;) {
@@ -69,7 +69,7 @@ struct InputsBody {
     const Depthwise<T>& c = *of;
     const int width = c.in[1];
     for (; channels > 0; --channels, dy += c.y_image, w += c.taps) {
-      c.template fill_planes<V>(dy, c.planes);
+      c.template fill_planes<V>(dy);
       const T* const end = dx + c.x_image;
       for (int r = 0; r < c.in[0]; ++r, dx += width) {
         const int q = r + c.pad[0];
@@ -174,7 +174,7 @@ struct WeightsBody {
           continue;
         }
       }
-      c.template fill_planes<V>(x, c.planes);
+      c.template fill_planes<V>(x);
       for (int r = 0; r < c.out[0]; ++r)
         Depthwise<T>::template copy_row<V>(dy + intptr_t(r) * c.out[1], c.grid + r * c.pitch, c.out[1]);
       int tap = 0;
@@ -192,7 +192,7 @@ MB_NOINLINE void run_channels(const Depthwise<T>& c, T* x, T* y, T* w, const T* 
     const intptr_t channel = intptr_t(n) * c.channels + first;
     T *own_x = x + channel * c.x_image, *own_y = y + channel * c.y_image, *own_w = w + intptr_t(first) * c.taps;
     const T *from_x = own_x, *from_y = own_y, *from_w = own_w, *own_bias = bias ? bias + first : nullptr;
-    if (c.is_tall()) {
+    if (kTall && c.is_tall()) {
       if (c.propagation == kOutput)
         run_at<ColumnsBody<T>, 64>(widest_bytes(), &c, from_x, own_y, from_w, own_bias, count);
       else run_at<ColumnsBody<T>, 64>(widest_bytes(), &c, from_y, own_x, from_w, own_bias, count);
