@@ -19,6 +19,7 @@ import argparse
 import os
 import sys
 import time
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +86,12 @@ class Built:
         sizes = [batch] * self.symbols
         return Session(library or self.library, self.plan, self.checkpoint, sizes, **options)  # type: ignore[arg-type]
 
+    @cached_property
+    def recording(self) -> Library:
+        """The library that records times: one for all batches, since its file must not change while it is loaded."""
+        path = self.path.with_suffix(".recording.so")
+        return recording_library(self.contents, self.registry, self.toolchain, path)
+
     def memory(self, batch: int) -> int:
         return arena_size(self.library, self.plan, [batch] * self.symbols)
 
@@ -98,8 +105,7 @@ def step(session: Session, inputs: list[np.ndarray]) -> None:
 def divided(built: Built, batch: int, inputs: list[np.ndarray]) -> tuple[float, list[float]]:
     """The share of the processor time of a step that is spent in parts, and how many times faster it is on each number
     of CORES."""
-    path = built.path.with_suffix(".recording.so")
-    library = recording_library(built.contents, built.registry, built.toolchain, path)
+    library = built.recording
     names = [kernel.symbol for kernel in built.contents.kernels]
     gains = []
     for cores in CORES:
