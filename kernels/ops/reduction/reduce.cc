@@ -53,7 +53,7 @@ Status reduce(const Call& call) {
   if (y.count != int64_t(kept) * inner) return Status::kBadPlan;
   // The mean divides sums, so what is in y already has to be multiplied first.
   const int flags = call.params[0];
-  const bool mean = MB_REDUCE_MEAN && (MB_REDUCE_LONG ? flags & kMean : flags) != 0;
+  const bool mean = MB_REDUCE_MEAN && (flags & kMean) != 0;
   const bool is_long = MB_REDUCE_LONG && (flags & kLong) != 0;
   T divisor = mean ? static_cast<T>(size[0] * reduced * last) : T(1);
   T* to = y.as<T>();

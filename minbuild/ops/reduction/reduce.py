@@ -43,6 +43,7 @@ reduce_kernel = KernelFunction(
         "columns": "keeps the last axes",
         "long": "sums more than 1,024 elements in blocks",
     },
+    hints=frozenset({"long"}),
 )
 
 
