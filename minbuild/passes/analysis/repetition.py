@@ -6,7 +6,7 @@ Thousands of choices are simulated to find one: their memory is that of `repetit
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -148,6 +148,17 @@ class Simulation:
                     until[~maker] = index + reach[~maker]
                     found.append(maker)
             found.append(index)
+        return found
+
+    def repeated_with(self, index: int, kept: Set[int], again: Set[int]) -> set[int]:
+        """The calls that run again together with call `index`, itself among them: makers of what it reads that are not
+        `kept` and do not run `again` anyway."""
+        found, waiting = {index}, [index]
+        while waiting:
+            for maker in self._sources[waiting.pop()]:
+                if maker not in kept and maker not in again and maker not in found:
+                    found.add(maker)
+                    waiting.append(maker)
         return found
 
     def order(self, choice: Checkpoints) -> list[Step]:

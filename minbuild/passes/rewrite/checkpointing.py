@@ -8,7 +8,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from minbuild.errors import Unsupported
@@ -30,6 +30,7 @@ from minbuild.passes.rewrite.rematerialization import AGAIN, rematerialize_cheap
 TRAIN = "train"
 LEAST_GAIN = 8  # without a limit, one part in so many of the live bytes has to be saved
 _MOST_TIME = 0.02  # of all calls, for those that run again then
+_CLOSE = 1e-6  # of a time, many times what rounding changes in sums of it
 _LARGE_CALL = 3  # a call that touches more than the limit divided by it computes its outputs one by one
 
 
@@ -98,15 +99,31 @@ def repeat_inexpensive(procedure: Procedure, registry: Registry) -> Procedure:
         work = Recomputation(procedure, registry, dict.fromkeys(names, PLANNED_SIZES[-1]))
     except Unsupported:  # reported when kernels are selected for good
         return procedure
-    usual = Checkpoints(work.natural)
-    before, choice = work.outcome(usual).peak, usual
     inexpensive = (i for i in work.natural if registry.ops[procedure.calls[i].op].inexpensive)
-    for index in sorted(inexpensive, key=lambda i: (work.saved_seconds(i), i)):
-        more = choice.with_repeated(index)
-        if work.outcome(more).seconds <= _MOST_TIME * work.step_seconds:
-            choice = more
+    ordered = sorted(inexpensive, key=lambda i: (work.saved_seconds(i), i))
+    choice = _as_many_repeated(work, ordered, _MOST_TIME * work.step_seconds)
+    before = work.outcome(Checkpoints(work.natural)).peak
     saved = before - work.outcome(choice).peak
     return _Rewriting(work).run(work.order(choice)) if saved * LEAST_GAIN >= before else procedure
+
+
+def _as_many_repeated(work: Recomputation, ordered: Sequence[int], limit: float) -> Checkpoints:
+    """The natural choice, with each of the calls `ordered` repeated that leaves the time of all repetitions within
+    `limit` seconds. Time is counted up call by call; where it comes close to the limit, the step is simulated, which
+    adds in another order."""
+    kept, again, seconds = set(work.natural), set[int](), 0.0
+    for index in ordered:
+        more = work.simulation.repeated_with(index, kept, again)
+        total = seconds + sum(work.seconds[i] for i in more)
+        if abs(total - limit) <= _CLOSE * limit:
+            fits = work.outcome(Checkpoints(frozenset(kept - {index}))).seconds <= limit
+        else:
+            fits = total <= limit
+        if fits:
+            kept.remove(index)
+            again |= more
+            seconds = total
+    return Checkpoints(frozenset(kept))
 
 
 def split_large_calls(

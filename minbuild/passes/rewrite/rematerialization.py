@@ -136,20 +136,20 @@ class _Rematerialization:
         count = self.registry.ops[call.op].flops
         return planned_size(count(context_of(call, self.procedure.values))) if count else 0
 
-    def remake(self, name: str, index: int) -> list[Call] | None:
-        """Calls that make `name` before call `index`, what they need first; None where that is impossible or too
-        much."""
-        call = self.recomputation(name, index)
+    def remake(self, name: str, index: int, most: int = MOST_CALLS) -> list[Call] | None:
+        """Calls that make `name` before call `index`, what they need first; None where that is impossible or takes more
+        than `most`. A chain of sources ends there, however long it is."""
+        call = self.recomputation(name, index) if most else None
         if call is None:
             return None
         calls: list[Call] = []
         for source in call.inputs:
             if source and not self.kept_until(source, index):
-                first = self.remake(self.viewed(source), index)
+                first = self.remake(self.viewed(source), index, most - 1)
                 if first is None:
                     return None
                 calls += (each for each in first if each not in calls)
-        return [*calls, call] if len(calls) < MOST_CALLS else None
+        return [*calls, call] if len(calls) < most else None
 
     def saves(self, name: str, calls: list[Call]) -> bool:
         """True if the codes that `calls` make `name` of are smaller than itself; they are kept from now on."""
