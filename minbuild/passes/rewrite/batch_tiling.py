@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
+from operator import is_
 from types import MappingProxyType
 
 from minbuild.ir import Procedure, Program, Role
@@ -22,8 +23,10 @@ LEAST_GAIN = 8  # a trainer that would need less by less than one part in so man
 
 def tile_batches(program: Program, registry: Registry) -> Program:
     """With loops in the procedures that need most, as far as all together profit from it."""
-    plain = [live_peak(p, registry) for p in program.procedures]
     looped = [_with_loops(p, registry) for p in program.procedures]
+    if all(map(is_, looped, program.procedures)):
+        return program
+    plain = [live_peak(p, registry) for p in program.procedures]
     peaks = peaks_of(looped, program.procedures, plain, registry)
     most, goal = max(plain, default=0), max(peaks, default=0)
     if (most - goal) * LEAST_GAIN < most + lasting_bytes(program):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from minbuild.ir import Call, Procedure, Role, Value
 from minbuild.ops import Registry
@@ -56,7 +57,6 @@ class _Rematerialization:
             self.makers.update((name, index) for name in call.outputs if name)
             for name in set(call.inputs) - {""}:
                 self.reads[name].append(index)
-        self.total_work = sum(self.work(call) for call in self.procedure.calls)
         # Views and results that must not move keep every value they touch where it is. New values of variables are
         # among them: by the time they are assigned, what they were made of may have changed.
         assigned = [call.inputs[1] for call in self.procedure.calls if call.op == ASSIGN]
@@ -124,6 +124,11 @@ class _Rematerialization:
     def viewed(self, name: str) -> str:
         """The value that `name` is a view of, or itself."""
         return self.effects.owner(name) if name in self.views else name
+
+    @cached_property
+    def total_work(self) -> int:
+        """Multiplications of all calls."""
+        return sum(self.work(call) for call in self.procedure.calls)
 
     def is_cheap(self, call: Call) -> bool:
         """Real work is worth doing twice where it is little and what it is done on is there for nothing."""

@@ -41,9 +41,13 @@ _NUMBERS = "numbers of slices"
 def slice_channels(program: Program, registry: Registry) -> Program:
     """`program` with loops in the procedures that need most, as far as all together profit from it; `registry` has the
     operators."""
+    runs = [_runs_without_loops(p, registry) for p in program.procedures]
+    if not any(runs):
+        return program
     plain = [live_bytes(p, registry) for p in program.procedures]
     lasting = lasting_bytes(program)
-    made = [_with_loops(p, registry, b, lasting) for p, b in zip(program.procedures, plain, strict=True)]
+    given = zip(program.procedures, runs, plain, strict=True)
+    made = [_with_loops(p, registry, r, b, lasting) if r else p for p, r, b in given]
     peaks = [max(each, default=0) for each in plain]
     most = max(peaks, default=0)
     goal = max(peaks_of(made, program.procedures, peaks, registry), default=0)
@@ -53,12 +57,18 @@ def slice_channels(program: Program, registry: Registry) -> Program:
     return replace(program, procedures=tuple(loops if peak > goal else one for peak, one, loops in pairs))
 
 
-def _with_loops(procedure: Procedure, registry: Registry, live: Sequence[int], lasting: int) -> Procedure:
-    """The procedure with the fewest rounds that make its temporaries nearly as small as any, of those that take little
-    time. `live` are the bytes alive at each call, `lasting` those that are always there."""
+def _runs_without_loops(procedure: Procedure, registry: Registry) -> tuple[ChannelRun, ...]:
+    """The runs of a procedure; none of one that has loops."""
     if procedure.loops or any(call.op == LOOP for call in procedure.calls):
-        return procedure
-    runs = runs_of(procedure, registry)
+        return ()
+    return runs_of(procedure, registry)
+
+
+def _with_loops(
+    procedure: Procedure, registry: Registry, runs: Sequence[ChannelRun], live: Sequence[int], lasting: int
+) -> Procedure:
+    """The procedure with the fewest rounds that make its temporaries nearly as small as any, of those that take little
+    time. `runs` are its own, `live` the bytes alive at each call, `lasting` those that are always there."""
     inside = {index for run in runs for index in run.calls}
     least = max((b for index, b in enumerate(live) if index not in inside), default=0)
     most = max(live, default=0)
