@@ -20,6 +20,7 @@ POOLED = (3, 23, 23)
 NARROW = (963, 7, 7)  # channels, and images that are read where they are
 WINDOWS = (9, 9, 7)
 FILTERS = (7, 15, 13)
+GROUPS = (45, 15, 14)
 PACKED = frozenset({"gemm_packed", "conv_packed", "winograd_conv_packed"})
 FLOAT16, BFLOAT16 = onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
 
@@ -181,6 +182,29 @@ def filters_model() -> onnx.ModelProto:
     return net.model({"input": (FLOAT, ("batch", *FILTERS))}, {"output": (FLOAT, ("batch", CLASSES))})
 
 
+def groups_model() -> onnx.ModelProto:
+    """Convolutions of real size in groups, and with filters of five and of seven rows per channel."""
+    net, x, channels = Net(8), "input", GROUPS[0]
+    layers: tuple[tuple[int, int, int, int], ...] = (  # filters, groups, the side of windows, their step
+        (45, 45, 7, 1),
+        (54, 9, 3, 1),
+        (290, 1, 1, 1),
+        (290, 290, 5, 2),  # to 8 x 7
+        (290, 290, 5, 1),
+        (290, 290, 7, 1),
+        (290, 10, 3, 2),  # to 4 x 4
+    )
+    for number, (filters, groups, side, step) in enumerate(layers):
+        of_filter = channels // groups
+        weights = [net.weight(f"conv{number}.weight", (filters, of_filter, side, side), of_filter * side**2)]
+        weights += [net.weight(f"conv{number}.bias", (filters,), 9)] if number % 2 else []
+        pads, window = [side // 2] * 4, [side] * 2
+        x = net.add("Conv", [x, *weights], kernel_shape=window, group=groups, pads=pads, strides=[step] * 2)
+        x, channels = net.add("Tanh", [x]), filters
+    net.linear(net.add("Flatten", [x], axis=1), "fc", channels * 4 * 4, CLASSES, "output")
+    return net.model({"input": (FLOAT, ("batch", *GROUPS))}, {"output": (FLOAT, ("batch", CLASSES))})
+
+
 def packed_artifacts(folder: Path, name: str = "packed") -> Path:
     """The training artifacts of one of MODELS, in `folder`."""
     onnx.save(MODELS[name][0](), folder / f"{name}.onnx")
@@ -211,4 +235,5 @@ MODELS = {
     "pools": (pooled_model, POOLED),
     "windows": (windows_model, WINDOWS),
     "filters": (filters_model, FILTERS),
+    "groups": (groups_model, GROUPS),
 }
