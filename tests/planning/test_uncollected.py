@@ -1,6 +1,7 @@
 """The cyclic collector rests within a block and then is as it was before."""
 
 import gc
+import weakref
 
 import pytest
 
@@ -20,3 +21,19 @@ def test_the_collector_is_as_before_after_errors_too() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+class _Tree:
+    """What can be referred to weakly."""
+
+
+def test_what_is_alive_is_old_and_cycles_are_found() -> None:
+    with uncollected():
+        kept, lost = _Tree(), _Tree()
+        lost.itself = lost  # type: ignore[attr-defined]
+        found = weakref.ref(lost)
+        del lost
+    assert any(each is kept for each in gc.get_objects(2))
+    assert gc.get_freeze_count() == 0
+    gc.collect()
+    assert found() is None

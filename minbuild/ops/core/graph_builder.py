@@ -49,6 +49,10 @@ class GraphBuilder:
         """Names of the values that exist before the nodes."""
         return frozenset(x.name for x in self.x)
 
+    def release(self) -> None:
+        """Forgets its handles, which refer to it: reference counts free it then."""
+        self.x = self.y = ()
+
     def write(self, rule: Callable[[Any], Results]) -> tuple[Value | None, ...] | None:
         """Runs a decomposition: its results, one per output; None where the operator is served otherwise."""
         results = rule(self)

@@ -180,7 +180,9 @@ class Lowering:
             return None
         body = GraphBuilder(self.ctx(node), node.inputs, node.outputs, node.name)
         results = body.write(op.decompose)
-        return None if results is None else named(body, results, node.outputs)
+        nodes = None if results is None else named(body, results, node.outputs)
+        body.release()
+        return nodes
 
     def kept_form(self, node: Node) -> Iterator[Node] | None:
         """The nodes that run in place of a Loop, or of a Scan along other axes, where the Scan among them stays a
