@@ -57,8 +57,9 @@ class _Sinking:
             self.effects.produces(call),
             self.effects.mutates(call),
         )
-        needed = self.first_dependent(read, made) if self.is_movable(made) and not changed else None
-        if needed is not None and self.gain(read, made, needed) > 0:
+        size = sum(self.sizes.get(n, 0) for n in made)  # the most that can be saved
+        needed = self.first_dependent(read, made) if size and not changed and self.is_movable(made) else None
+        if needed is not None and size > self.loss(read, needed):
             self.schedule.move_before(index, needed)
         for owner in read:
             self.later_reads[owner].append(index)
@@ -75,12 +76,12 @@ class _Sinking:
         later += [i for owner in made | read for i in self.later_writes.get(owner, ())]
         return min(later, key=self.schedule.key, default=None)
 
-    def gain(self, read: frozenset[str], made: frozenset[str], needed: int) -> int:
-        """Bytes saved between the old place of a call that `read` and `made` these, and the new one, before the call at
-        `needed`."""
+    def loss(self, read: frozenset[str], needed: int) -> int:
+        """Bytes that are live between the old place of a call that `read` these and the new one, before the call at
+        `needed`, for this call alone."""
         sources = read - self.returned
         alone = (owner for owner in sources if owner in self.sizes and not self.is_kept(owner, needed))
-        return sum(self.sizes.get(n, 0) for n in made) - sum(self.sizes[n] for n in alone)
+        return sum(self.sizes[n] for n in alone)
 
     def is_kept(self, owner: str, needed: int) -> bool:
         """True if the call at `needed` or one behind it reads these bytes and no call recomputes them for it."""

@@ -6,21 +6,29 @@ that makes a gradient writes or adds it to the buffer itself where it can; else 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from itertools import chain
 
 from minbuild.ir import Call, Procedure, Role
 from minbuild.ops import Registry
 from minbuild.passes.analysis.effects import Effects
-from minbuild.passes.analysis.liveness import readers
 from minbuild.passes.invariants import ACCUMULATOR
 
 
 def fuse_gradient_accumulation(procedure: Procedure, registry: Registry) -> Procedure:
     """Without InPlaceAccumulatorV2."""
     effects = Effects(procedure, registry)
-    read_by = readers(procedure, effects)
+    gradients = {effects.owner(c.inputs[1]) for c in procedure.calls if c.op == ACCUMULATOR}
+    if not gradients and not any(c.accumulate for c in procedure.calls):
+        return procedure
+    names = chain(procedure.outputs, chain.from_iterable(c.inputs for c in procedure.calls))
+    readers = Counter(owner for n in names if n and (owner := effects.owner(n)) in gradients)
     made_by = {
-        effects.owner(n): (i, o) for i, c in enumerate(procedure.calls) for o, n in enumerate(c.outputs) if n
+        owner: (i, o)
+        for i, c in enumerate(procedure.calls)
+        for o, n in enumerate(c.outputs)
+        if n and (owner := effects.owner(n)) in gradients
     }
     adds: dict[int, set[int]] = {}
     after: dict[int, list[Call]] = {}
@@ -30,7 +38,7 @@ def fuse_gradient_accumulation(procedure: Procedure, registry: Registry) -> Proc
         buffer, gradient = call.inputs[0], effects.owner(call.inputs[1])
         maker = made_by.get(gradient)
         temporary = effects.role(gradient) is Role.TEMPORARY
-        if maker and temporary and len(read_by[gradient]) == 1 and _can_add(procedure, registry, *maker):
+        if maker and temporary and readers[gradient] == 1 and _can_add(procedure, registry, *maker):
             effects.share(gradient, buffer)
             adds.setdefault(maker[0], set()).add(maker[1])
         else:

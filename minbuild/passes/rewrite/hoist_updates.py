@@ -88,6 +88,9 @@ def _candidates(procedure: Procedure, effects: Effects) -> list[_Candidate]:
 
 def _marked(procedure: Procedure, effects: Effects, calls: Sequence[_Candidate]) -> list[_Candidate]:
     """The calls, with marks at those that only lead to updates and make no more temporaries than they use up."""
+    updating = _updating(procedure, effects, calls)
+    if not updating:
+        return list(calls)
     sizes = planned_bytes(v for v in procedure.values.values() if v.role is Role.TEMPORARY)
     last = last_uses(procedure, effects)
 
@@ -95,7 +98,7 @@ def _marked(procedure: Procedure, effects: Effects, calls: Sequence[_Candidate])
         return sum(sizes.get(name, 0) for name in names)
 
     marked = list(calls)
-    for index in _updating(procedure, effects, calls):
+    for index in updating:
         call = calls[index]
         freed = bytes_of(frozenset(name for name in call.read if last[name] == index))
         if bytes_of(call.written - call.read) <= freed:
