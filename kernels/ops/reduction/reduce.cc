@@ -4,8 +4,8 @@
 namespace minbuild {
 
 // Long sums are made of blocks, each summed by itself: what a sum loses grows with its length.
-constexpr int kBlock = 1024;
-enum Flags { kMean = 1, kLong = 2 };
+constexpr int kSumBlock = 1024;
+enum ReduceFlags { kDivides = 1, kInBlocks = 2 };
 
 #if MB_THREADS > 1 || MB_REDUCE_LONG
 // sums[i] += the i-th element of every row, in their order; or their sum if that is `apart`
@@ -26,7 +26,7 @@ MB_NOINLINE void add_rows_to(T* sums, const T* x, int rows, intptr_t step, int c
   constexpr int kCount = 4;
   const bool apart = MB_REDUCE_LONG && is_long;
   for (int some = rows; rows > 0; rows -= some, x += some * step) {
-    if (apart) some = rows < kBlock ? rows : kBlock;
+    if (apart) some = rows < kSumBlock ? rows : kSumBlock;
     int i = 0;
     for (; i <= columns - kCount * V::size; i += kCount * V::size)
       add_columns_to<T, V, kCount>(sums + i, x + i, some, step, apart);
@@ -38,7 +38,7 @@ MB_NOINLINE void add_rows_to(T* sums, const T* x, int rows, intptr_t step, int c
 template <class T>
 MB_INLINE T sum_of_row(const T* x, int count, bool is_long) {
   T sum = 0;
-  for (; MB_REDUCE_LONG && is_long && count > kBlock; count -= kBlock, x += kBlock) sum += sum_range<T>(x, kBlock);
+  for (; MB_REDUCE_LONG && is_long && count > kSumBlock; count -= kSumBlock, x += kSumBlock) sum += sum_range<T>(x, kSumBlock);
   const T last = sum_range<T>(x, count);
   return MB_REDUCE_LONG && is_long ? sum + last : last;
 }
@@ -53,8 +53,8 @@ Status reduce(const Call& call) {
   if (y.count != int64_t(kept) * inner) return Status::kBadPlan;
   // The mean divides sums, so what is in y already has to be multiplied first.
   const int flags = call.params[0];
-  const bool mean = MB_REDUCE_MEAN && (flags & kMean) != 0;
-  const bool is_long = MB_REDUCE_LONG && (flags & kLong) != 0;
+  const bool mean = MB_REDUCE_MEAN && (flags & kDivides) != 0;
+  const bool is_long = MB_REDUCE_LONG && (flags & kInBlocks) != 0;
   T divisor = mean ? static_cast<T>(size[0] * reduced * last) : T(1);
   T* to = y.as<T>();
   if (!call.adds(0)) clear_bytes(to, y.count * sizeof(T));

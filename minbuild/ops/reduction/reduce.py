@@ -47,8 +47,8 @@ reduce_kernel = KernelFunction(
 )
 
 
-_MEAN, _LONG = 1, 2  # kMean, kLong of the kernel
-_BLOCK = 1024  # its kBlock
+_MEAN, _LONG = 1, 2  # kDivides, kInBlocks of the kernel
+_BLOCK = 1024  # its kSumBlock
 
 
 def _usual(count: Dim) -> int:
