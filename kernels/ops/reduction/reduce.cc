@@ -38,7 +38,8 @@ MB_NOINLINE void add_rows_to(T* sums, const T* x, int rows, intptr_t step, int c
 template <class T>
 MB_INLINE T sum_of_row(const T* x, int count, bool is_long) {
   T sum = 0;
-  for (; MB_REDUCE_LONG && is_long && count > kSumBlock; count -= kSumBlock, x += kSumBlock) sum += sum_range<T>(x, kSumBlock);
+  for (; MB_REDUCE_LONG && is_long && count > kSumBlock; count -= kSumBlock, x += kSumBlock)
+    sum += sum_range<T>(x, kSumBlock);
   const T last = sum_range<T>(x, count);
   return MB_REDUCE_LONG && is_long ? sum + last : last;
 }
