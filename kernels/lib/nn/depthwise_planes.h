@@ -13,7 +13,7 @@
 namespace minbuild {
 
 constexpr int kAxes = 2, kRows = 4;       // axes; rows of results at once
-constexpr int kMostTaps = 64;             // of a window
+constexpr int kMostDepthwiseTaps = 64;    // of a window
 constexpr intptr_t kMostOfCopies = 2048;  // elements of planes of a channel, where several have them
 constexpr int kOneVector = 8;             // elements of rows of results, where there are four
 constexpr intptr_t kSlackBytes = 128;     // behind planes, for whole vectors
@@ -33,8 +33,8 @@ struct Depthwise {
   intptr_t plane, pitch;  // elements of a phase and of its rows
   intptr_t reach;         // of the outputs in such rows, zeros between them, whole vectors
   intptr_t x_image, y_image;
-  intptr_t places[kMostTaps];      // where each tap begins
-  int order[kMostTaps], first[5];  // of taps by the parity of rows and columns that they meet (InputsBody)
+  intptr_t places[kMostDepthwiseTaps];      // where each tap begins
+  int order[kMostDepthwiseTaps], first[5];  // of taps by the parity of rows and columns that they meet (InputsBody)
   T *planes, *grid;
   intptr_t copy;                      // elements between the planes of one channel and of the next
   int copies;                         // that there are of planes
@@ -63,8 +63,9 @@ struct Depthwise {
     for (int a = 0; a < kAxes; ++a) {
       in[a] = x.dims[a + 2], out[a] = y.dims[a + 2], window[a] = w.dims[a + 2], pad[a] = params[6 + a];
       constexpr unsigned kMost = 1 << 13;
-      if (unsigned(in[a] - 1) >= kMost || unsigned(out[a] - 1) >= kMost || unsigned(window[a] - 1) >= kMostTaps ||
-          unsigned(pad[a]) >= unsigned(window[a]) || params[9 + a] != 1)
+      if (unsigned(in[a] - 1) >= kMost || unsigned(out[a] - 1) >= kMost ||
+          unsigned(window[a] - 1) >= kMostDepthwiseTaps || unsigned(pad[a]) >= unsigned(window[a]) ||
+          params[9 + a] != 1)
         return false;
       x_image *= in[a], y_image *= out[a], taps *= window[a];
       const int span = window[a] - 1;
@@ -81,7 +82,7 @@ struct Depthwise {
       plane *= extent[a];
     }
     pitch = extent[1];
-    return taps <= kMostTaps;
+    return taps <= kMostDepthwiseTaps;
   }
 
   bool lay_out(const Tensor& written, const Tensor& bytes) {

@@ -11,8 +11,8 @@
 
 namespace minbuild {
 
-constexpr int kMostTaps = 64;                     // of a window
-constexpr intptr_t kWhole = 16;                   // elements that what is computed is a multiple of
+constexpr int kMostGroupTaps = 64;                // of a window
+constexpr intptr_t kGroupMultiple = 16;           // elements that what is computed is a multiple of
 constexpr intptr_t kSlack = 64;                   // elements behind planes, for whole vectors
 constexpr int kLeastOfPass = 256;                 // outputs of a channel in one pass at least, where the batch has them
 constexpr bool kPairs = MB_GROUPED_CONV_STRIDES;  // windows that move by two elements
@@ -22,7 +22,7 @@ constexpr bool kPairs = MB_GROUPED_CONV_STRIDES;  // windows that move by two el
 struct TapList {
   int count = 0;
   intptr_t w_row, w_step, to_step;
-  intptr_t places[kMostTaps], weights[kMostTaps];
+  intptr_t places[kMostGroupTaps], weights[kMostGroupTaps];
 };
 
 // From a matrix's rows to a row of each, the last vector of which overlaps the one before.
@@ -105,8 +105,8 @@ struct Grouped {
     for (int a = 0; a < kAxes; ++a) {
       in[a] = x.dims[a + 2], out[a] = y.dims[a + 2], window[a] = w.dims[a + 2];
       pad[a] = params[6 + a], gap[a] = params[9 + a];
-      if (unsigned(in[a] - 1) >= kMost || unsigned(out[a] - 1) >= kMost || unsigned(window[a] - 1) >= kMostTaps ||
-          unsigned(pad[a]) >= kMost || unsigned(gap[a] - 1) >= kMost / kMostTaps)
+      if (unsigned(in[a] - 1) >= kMost || unsigned(out[a] - 1) >= kMost || unsigned(window[a] - 1) >= kMostGroupTaps ||
+          unsigned(pad[a]) >= kMost || unsigned(gap[a] - 1) >= kMost / kMostGroupTaps)
         return false;
       x_image *= in[a], y_image *= out[a], taps *= window[a];
       read[a] = back ? out[a] : in[a], before[a] = back ? 0 : pad[a];
@@ -130,7 +130,7 @@ struct Grouped {
     }
     pitch = extent[1];
     sources = back ? filters : channels, results = back ? channels : filters;
-    return taps <= kMostTaps;
+    return taps <= kMostGroupTaps;
   }
 
   bool lay_out(const Tensor& written, const Tensor& bytes) {
@@ -138,12 +138,12 @@ struct Grouped {
     while (images < kLeastOfPass && images * y_image < kLeastOfPass) images *= 2;
     if (images > batch) images = batch > 0 ? batch : 1;
     source_step = step * step * images * plane + before[0] * pitch + before[1];
-    side = (images * plane + kWhole - 1) & -kWhole;
+    side = (images * plane + kGroupMultiple - 1) & -kGroupMultiple;
     constexpr int64_t kMost = int64_t(1) << 28;
     const int64_t all = sources * int64_t(source_step) + kSlack;
     const int64_t made = results * int64_t(side) * (propagation == kInputGradient ? stride : 1) + kSlack;
     if (source_step > kMost || all > kMost || made > kMost) return false;
-    share = intptr_t((all + made + kWhole - 1) & -kWhole);
+    share = intptr_t((all + made + kGroupMultiple - 1) & -kGroupMultiple);
     planes = bytes.scratch<T>();
     grid = planes + all;
     return share * int64_t(sizeof(T)) <= bytes.count && disjoint(written, sizeof(T), bytes, 1);

@@ -41,8 +41,8 @@ MB_INLINE void add_column(V (&sums)[kC][kR], const T* row, intptr_t pitch, const
 // The columns of a window that results of a phase meet: each has `taps` rows of the plane from places[i] on, and
 // of the weights from weights[i] on, in steps of `step`.
 struct WindowColumns {
-  int count = 0, taps[kMostTaps], weights[kMostTaps];
-  intptr_t places[kMostTaps], step;
+  int count = 0, taps[kMostDepthwiseTaps], weights[kMostDepthwiseTaps];
+  intptr_t places[kMostDepthwiseTaps], step;
   bool rim = false;
 
   void add(int rows, int weight, intptr_t place) {

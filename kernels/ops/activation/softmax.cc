@@ -5,7 +5,7 @@
 
 namespace minbuild {
 
-constexpr int kWhole = 8;  // rows have whole vectors of every width: of 8 floats, or of fewer doubles
+constexpr int kWholeRow = 8;  // rows have whole vectors of every width: of 8 floats, or of fewer doubles
 
 // One softmax, over elements next to each other.
 template <class T>
@@ -91,7 +91,7 @@ struct SoftmaxGradBody {
 // Softmaxes of `count` elements, or their gradients, without logarithms, of `rows` rows, with the bits of SoftmaxBody and
 // SoftmaxGradBody. Several rows at once: their sums do not wait for themselves, nor rows for each other. Rows that are no
 // number of whole vectors are read beyond their end: the last row of all stays. Both return the rows that are done.
-constexpr int kTogether = 4;
+constexpr int kSoftmaxesTogether = 4;
 
 template <class T, class V>
 struct RowEnd {
@@ -102,7 +102,7 @@ struct RowEnd {
     whole = count - rest;
     for (int lane = 0; lane < V::size; ++lane) kept.v[lane] = lane < rest ? -1 : 0;
   }
-  MB_INLINE bool fits(int rows) const { return kTogether + (rest != 0) <= rows; }
+  MB_INLINE bool fits(int rows) const { return kSoftmaxesTogether + (rest != 0) <= rows; }
   MB_INLINE V load(const T* x, V others) const { return select(kept, V::load(x + whole), others); }
   // The first `rest` lanes.
   MB_INLINE void store(V x, T* to) const {
@@ -123,17 +123,18 @@ struct SoftmaxRows {
     const RowEnd<T, V> end(count);
     const V least = SoftmaxBody<T>::filler;
     int done = 0;
-    for (; end.fits(rows - done); done += kTogether) {
-      V tops[kTogether], last[kTogether];
-      unroll<kTogether>([&](auto i) MB_LAMBDA { tops[i] = least; });
+    for (; end.fits(rows - done); done += kSoftmaxesTogether) {
+      V tops[kSoftmaxesTogether], last[kSoftmaxesTogether];
+      unroll<kSoftmaxesTogether>([&](auto i) MB_LAMBDA { tops[i] = least; });
       for (int c = 0; c < end.whole; c += V::size)
-        unroll<kTogether>([&](auto i) MB_LAMBDA { tops[i] = max(V::load(x + intptr_t(i) * count + c), tops[i]); });
+        unroll<kSoftmaxesTogether>([&](auto i)
+                                       MB_LAMBDA { tops[i] = max(V::load(x + intptr_t(i) * count + c), tops[i]); });
       if (end.rest != 0)
-        unroll<kTogether>([&](auto i) MB_LAMBDA {
+        unroll<kSoftmaxesTogether>([&](auto i) MB_LAMBDA {
           last[i] = end.load(x + intptr_t(i) * count, least);
           tops[i] = max(last[i], tops[i]);
         });
-      for (int i = 0; i < kTogether; ++i, to += count, x += count) {
+      for (int i = 0; i < kSoftmaxesTogether; ++i, to += count, x += count) {
         T lanes[V::size], top = SoftmaxBody<T>::filler;
         tops[i].store(lanes);
         for (T lane : lanes) top = lane > top ? lane : top;
@@ -161,19 +162,19 @@ struct RowGradients {
     const RowEnd<T, V> end(count);
     const V none = T(0);
     int done = 0;
-    for (; end.fits(rows - done); done += kTogether) {
-      V sums[kTogether];
-      unroll<kTogether>([&](auto i) MB_LAMBDA { sums[i] = none; });
+    for (; end.fits(rows - done); done += kSoftmaxesTogether) {
+      V sums[kSoftmaxesTogether];
+      unroll<kSoftmaxesTogether>([&](auto i) MB_LAMBDA { sums[i] = none; });
       for (int c = 0; c < end.whole; c += V::size)
-        unroll<kTogether>([&](auto i) MB_LAMBDA {
+        unroll<kSoftmaxesTogether>([&](auto i) MB_LAMBDA {
           const intptr_t at = intptr_t(i) * count + c;
           sums[i] = muladd(V::load(dy + at), V::load(y + at), sums[i]);
         });
-      for (int i = 0; i < kTogether; ++i, to += count, dy += count, y += count) {
+      for (int i = 0; i < kSoftmaxesTogether; ++i, to += count, dy += count, y += count) {
         if (end.rest != 0) sums[i] = muladd(end.load(dy, none), end.load(y, none), sums[i]);
         const V total = sum(sums[i]);
         const auto write = [&](int at) MB_LAMBDA { ((V::load(dy + at) - total) * V::load(y + at)).store(to + at); };
-        const intptr_t next = intptr_t(kTogether) * count;
+        const intptr_t next = intptr_t(kSoftmaxesTogether) * count;
         int c = 0;
         for (; c <= end.whole - 2 * V::size; c += 2 * V::size) {
           __builtin_prefetch(dy + next + c);
@@ -205,13 +206,13 @@ MB_INLINE Status each_softmax(const Call& call) {
   SoftmaxOne<T> row;
   row.is_log = call.params[0] != 0;
   row.count = copies ? apart.count / kInputs : count;
-  const int rest = MB_SOFTMAX_ROWS && !copies ? count % kWhole : 0;
+  const int rest = MB_SOFTMAX_ROWS && !copies ? count % kWholeRow : 0;
   row.count -= rest;
-  if (row.count % kWhole != 0 || (copies ? row.count < count : stride != 1)) return Status::kBadPlan;
+  if (row.count % kWholeRow != 0 || (copies ? row.count < count : stride != 1)) return Status::kBadPlan;
 #if MB_SOFTMAX_ROWS
-  T ends[2][kWhole];
+  T ends[2][kWholeRow];
   SoftmaxOne<T> end = row;
-  end.count = kWhole, end.rest = nullptr, row.rest = rest != 0 ? &end : nullptr;
+  end.count = kWholeRow, end.rest = nullptr, row.rest = rest != 0 ? &end : nullptr;
   end.x = end.to = ends[kInputs - 1], end.dy = ends[0];
 #endif
   int a = 0;

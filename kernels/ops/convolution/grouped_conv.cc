@@ -6,9 +6,9 @@
 
 namespace minbuild {
 
-constexpr int kRows = 4;  // of a tile
+constexpr int kGroupRows = 4;  // of a tile
 template <class W>
-constexpr int kColumns = W::bytes == 64 ? 6 : 3;  // vectors of a tile: 32 registers, or 16
+constexpr int kGroupColumns = W::bytes == 64 ? 6 : 3;  // vectors of a tile: 32 registers, or 16
 // Of so many that are left, with tiles of six, four, three and one.
 constexpr int8_t kWidestTiles[] = {0, 1, 1, 3, 4, 4, 6, 4, 4, 6, 6, 4};
 
@@ -34,7 +34,7 @@ MB_INLINE void add_products(V (&sums)[kR][kC], Left left, Right right) {
 
 // Results of some images of a group, of all sources.
 template <class T>
-struct SumsBody {
+struct GroupSumsBody {
   // to[row] = bias[row] + what `list` gives, of rows whose weights are w_row apart, w_step from source to source.
   template <class V, int kR, int kC>
   static MB_INLINE void sum_tile(const Grouped<T>& c, const TapList& list, const T* x, const T* w, const T* bias,
@@ -59,8 +59,8 @@ struct SumsBody {
   static MB_INLINE void sum_rows(const Grouped<T>& c, const TapList& list, const T* x, const T* w, const T* bias,
                                  T* to) {
     int row = 0;
-    for (; row <= c.results - kRows; row += kRows)
-      sum_tile<V, kRows, kC>(c, list, x, w + row * list.w_row, bias ? bias + row : bias, to + row * list.to_step);
+    for (; row <= c.results - kGroupRows; row += kGroupRows)
+      sum_tile<V, kGroupRows, kC>(c, list, x, w + row * list.w_row, bias ? bias + row : bias, to + row * list.to_step);
     for (; row < c.results; ++row)
       sum_tile<V, 1, kC>(c, list, x, w + row * list.w_row, bias ? bias + row : bias, to + row * list.to_step);
   }
@@ -68,7 +68,7 @@ struct SumsBody {
   static MB_INLINE void run(const Grouped<T>* of, const TapList* taps, const T* w, const T* bias, T* to,
                             intptr_t count) {
     using V = typename W::template of<T>;
-    constexpr int kC = kColumns<W>;
+    constexpr int kC = kGroupColumns<W>;
     const Grouped<T>& c = *of;
     const TapList& list = *taps;
     for (intptr_t at = 0, left = (count + V::size - 1) / V::size, now; left > 0; left -= now, at += now * V::size) {
@@ -85,20 +85,20 @@ struct SumsBody {
 
 // Gradients of the weights of a group, which are added to.
 template <class T>
-struct WeightsBody {
+struct GroupWeightsBody {
   // w[row, column] += the lanes of each, from `kFirst` on: as many columns at once as a vector has sums for.
   template <class V, int kC, int kFirst>
-  static MB_INLINE void add_sums(V (&sums)[kRows][kC], T* w, intptr_t w_row) {
+  static MB_INLINE void add_sums(V (&sums)[kGroupRows][kC], T* w, intptr_t w_row) {
     if constexpr (kFirst < kC) {
-      constexpr int kMost = V::size / kRows, kSome = kMost < kC - kFirst ? kMost : kC - kFirst;
+      constexpr int kMost = V::size / kGroupRows, kSome = kMost < kC - kFirst ? kMost : kC - kFirst;
       static_assert((kSome & (kSome - 1)) == 0);
-      V all[kRows * kSome];
-      unroll<kRows>([&](auto r) MB_LAMBDA {
+      V all[kGroupRows * kSome];
+      unroll<kGroupRows>([&](auto r) MB_LAMBDA {
         unroll<kSome>([&](auto k) MB_LAMBDA { all[r * kSome + k] = sums[r][kFirst + k]; });
       });
       T lanes[V::size];
-      add_pairs<kRows * kSome, 1>(all).store(lanes);
-      unroll<kRows>([&](auto r) MB_LAMBDA {
+      add_pairs<kGroupRows * kSome, 1>(all).store(lanes);
+      unroll<kGroupRows>([&](auto r) MB_LAMBDA {
         using Some = Vec<T, kSome>;
         T* to = w + r * w_row + kFirst;
         (Some::load(to) + Some::load(lanes + r * kSome)).store(to);
@@ -136,21 +136,21 @@ struct WeightsBody {
           sums, [&](auto r) MB_LAMBDA { return V::load(y + r * c.side + at); },
           [&](auto k) MB_LAMBDA { return V::load(from[k] + at); });
     }
-    if constexpr (kR == kRows && V::size >= kRows) add_sums<V, kC, 0>(sums, w, w_row);
+    if constexpr (kR == kGroupRows && V::size >= kGroupRows) add_sums<V, kC, 0>(sums, w, w_row);
     else
       unroll<kR>([&](auto r) MB_LAMBDA { unroll<kC>([&](auto k) MB_LAMBDA { w[r * w_row + k] += sum(sums[r][k]); }); });
   }
   template <class V, int kC>
   static MB_INLINE void weigh_rows(const Grouped<T>& c, const T* const* x, T* w, intptr_t w_row, intptr_t count) {
     int row = 0;
-    for (; row <= c.filters - kRows; row += kRows)
-      weigh_tile<V, kRows, kC>(c, c.grid + row * c.side, x, w + row * w_row, w_row, count);
+    for (; row <= c.filters - kGroupRows; row += kGroupRows)
+      weigh_tile<V, kGroupRows, kC>(c, c.grid + row * c.side, x, w + row * w_row, w_row, count);
     for (; row < c.filters; ++row) weigh_tile<V, 1, kC>(c, c.grid + row * c.side, x, w + row * w_row, w_row, count);
   }
   template <class W>
   static MB_INLINE void run(const Grouped<T>* of, const TapList* list, T* w, intptr_t count) {
     using V = typename W::template of<T>;
-    constexpr int kC = kColumns<W>;
+    constexpr int kC = kGroupColumns<W>;
     const Grouped<T>& c = *of;
     const int depth = c.channels * c.taps;
     int k = 0;
@@ -181,7 +181,7 @@ struct FillBody {
 
 // Some images of y of a group to the grid, or back.
 template <class T>
-struct OutputsBody {
+struct GroupOutputsBody {
   template <class W>
   static MB_INLINE void run(const Grouped<T>* of, T* y, int count, bool back) {
     using V = typename W::template of<T>;
@@ -198,7 +198,7 @@ struct OutputsBody {
 
 // Rows of phase `down` of some images of a group, all columns of which are in the grid, to the input's gradient.
 template <class T>
-struct InputsBody {
+struct GroupInputsBody {
   template <class W>
   static MB_INLINE void run(const Grouped<T>* of, T* x, int count, int down) {
     using V = typename W::template of<T>;
@@ -232,9 +232,9 @@ void run_group(const Grouped<T>& c, T* x, T* y, T* w, const T* bias, int count) 
         T* to = c.grid;
         if (kPairs && c.stride == 2) to += (across + c.pad[1]) % 2 * c.side;
         const intptr_t reach = (count - 1) * c.plane + c.length(0, down) * c.pitch;
-        run_at<SumsBody<T>, 64>(widest, &c, &list, static_cast<const T*>(w), bias, to, reach);
+        run_at<GroupSumsBody<T>, 64>(widest, &c, &list, static_cast<const T*>(w), bias, to, reach);
       }
-      run_at<InputsBody<T>>(bytes, &c, x, count, down);
+      run_at<GroupInputsBody<T>>(bytes, &c, x, count, down);
     }
     return;
   }
@@ -242,12 +242,12 @@ void run_group(const Grouped<T>& c, T* x, T* y, T* w, const T* bias, int count) 
   const intptr_t reach = (count - 1) * c.plane + (c.out[0] - 1) * c.pitch + c.out[1];
   if (c.propagation == kOutput) {
     list.w_row = depth, list.w_step = c.taps, list.to_step = c.side;
-    run_at<SumsBody<T>, 64>(widest, &c, &list, static_cast<const T*>(w), bias, c.grid, reach);
-    return run_at<OutputsBody<T>>(bytes, &c, y, count, true);
+    run_at<GroupSumsBody<T>, 64>(widest, &c, &list, static_cast<const T*>(w), bias, c.grid, reach);
+    return run_at<GroupOutputsBody<T>>(bytes, &c, y, count, true);
   }
   if (count < c.images) clear_bytes(c.grid, size_t(c.filters * c.side) * sizeof(T));
-  run_at<OutputsBody<T>>(bytes, &c, y, count, false);
-  run_at<WeightsBody<T>, 64>(widest, &c, &list, w, (reach + kWhole - 1) & -kWhole);
+  run_at<GroupOutputsBody<T>>(bytes, &c, y, count, false);
+  run_at<GroupWeightsBody<T>, 64>(widest, &c, &list, w, (reach + kGroupMultiple - 1) & -kGroupMultiple);
 }
 
 // Some groups of all images.

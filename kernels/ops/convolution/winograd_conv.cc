@@ -10,8 +10,8 @@ namespace minbuild {
 
 // As in winograd_conv.py: elements of windows up to which all lines are computed at once; elements of a block of
 // transformed tiles; columns that it has a multiple of; elements between its rows, and beyond all that is written.
-constexpr intptr_t kWholeWindows = 1 << 14, kBlockElements = 1 << 17, kColumns = 32, kApart = 16, kBeyond = 128,
-                   kLine = 16;
+constexpr intptr_t kWholeWindows = 1 << 14, kBlockElements = 1 << 17, kWindowColumns = 32, kApart = 16,
+                   kBeyondWindows = 128, kLine = 16;
 
 template <class T>
 struct WinogradConv {
@@ -68,19 +68,19 @@ struct WinogradConv {
   bool lay_out(const Tensor& bytes) {
     constexpr int64_t kMost = int64_t(1) << 28;  // so that no sum of these overflows
     const int64_t elements = int64_t(w.rows) * w.columns, lines_of_all = w.rows + int64_t(w.columns);
-    if (elements > kMost / 16 || lines_of_all > kMost / 16 / (kColumns + kApart)) return false;
+    if (elements > kMost / 16 || lines_of_all > kMost / 16 / (kWindowColumns + kApart)) return false;
     block.line = 0, block.lines = elements <= kWholeWindows ? kTileLines : 1;
-    const intptr_t each = kTileLines * block.lines, whole = (tiles + kColumns - 1) & -kColumns;
+    const intptr_t each = kTileLines * block.lines, whole = (tiles + kWindowColumns - 1) & -kWindowColumns;
     const intptr_t of_block = weighs() ? kTileLines : each;
-    most = kBlockElements / (of_block * intptr_t(lines_of_all)) & -kColumns;
-    if (most < kColumns) most = kColumns;
+    most = kBlockElements / (of_block * intptr_t(lines_of_all)) & -kWindowColumns;
+    if (most < kWindowColumns) most = kWindowColumns;
     if (most > whole) most = whole;
     block.pitch = most + kApart;
     const Gemm<T> g = product(w.rows, most);
     of_windows = apart(elements), of_seen = apart(w.columns * block.pitch), of_made = apart(w.rows * block.pitch);
     const intptr_t of_tiles = of_block * (of_seen + of_made);
     const int64_t room = bytes.count / int64_t(sizeof(T)) - kLine - each * of_windows;
-    if (share < of_tiles + Blocks<T>(g, widest_bytes()).elements(g) + kBeyond || share > kMost || room < share)
+    if (share < of_tiles + Blocks<T>(g, widest_bytes()).elements(g) + kBeyondWindows || share > kMost || room < share)
       return false;
     windows = reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(bytes.scratch<T>()) + 63) & -64);
     seen = windows + each * of_windows;

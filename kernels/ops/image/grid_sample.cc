@@ -4,15 +4,15 @@
 
 namespace minbuild {
 
-constexpr int kSampleAxes = 3, kMostTaps = 4;
+constexpr int kSampleAxes = 3, kMostSampleTaps = 4;
 enum SampleMode : int { kNearest, kLinear, kCubic };
 enum SamplePadding : int { kZeros, kBorder, kReflection };
 
 // The stencil of one position along one axis: elements with their weights, and how these change with the grid's number.
 template <class T>
 struct AxisTaps {
-  int at[kMostTaps];
-  T weight[kMostTaps], slope[kMostTaps];
+  int at[kMostSampleTaps];
+  T weight[kMostSampleTaps], slope[kMostSampleTaps];
 };
 
 // x: [N,C,in...]  y: [N,C,out...]  grid: [N,out...,axes], numbers from -1 to 1 across the image, its last axis first

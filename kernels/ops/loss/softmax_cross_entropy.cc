@@ -43,7 +43,7 @@ constexpr int kLong = 1024;  // classes from which on rows are computed by wide 
 // The largest of a row's scores, and the sum of e^(score - largest): in many sums, each of few numbers, which keeps
 // roundings from adding up.
 template <class T>
-struct SumsBody {
+struct ScoreSumsBody {
   static constexpr int kChains = 4, kBlock = kLong;
 
   template <class W>
@@ -135,7 +135,7 @@ struct LongRows {
         to[label] -= factor;
       } else {
         T largest, sum;
-        run_at<SumsBody<T>, 64>(bytes, from, intptr_t(classes), &largest, &sum);
+        run_at<ScoreSumsBody<T>, 64>(bytes, from, intptr_t(classes), &largest, &sum);
         const T log_sum = log_of_one(sum);
         if (narrow) *to = from[label] - largest - log_sum;
         else run_at<LogProbBody<T>, 64>(bytes, to, from, intptr_t(classes), largest, log_sum);

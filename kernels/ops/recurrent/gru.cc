@@ -3,7 +3,7 @@
 
 namespace minbuild {
 
-constexpr bool kAny = MB_GRU_ACTIVATIONS, kTurns = MB_GRU_DIRECTIONS;
+constexpr bool kGruAny = MB_GRU_ACTIVATIONS, kGruTurns = MB_GRU_DIRECTIONS;
 
 // h = c + z * (h - c)
 template <class T>
@@ -23,7 +23,7 @@ struct Gru : Forward<T> {
 
 template <class T>
 struct PackedGru : Gru<T> {
-  const Products<T, kTurns>* products;
+  const Products<T, kGruTurns>* products;
   Strided<T> weights;
 };
 
@@ -49,7 +49,7 @@ void gru_cell(Forward<T>& f, T* gates, T* h) {
   T *row = gates, *part = u.part;
   for (int n = 0; n < f.batch; ++n, row += width, part += hidden) {
     f.add_bias(row, u.reset_after ? 2 * hidden : width);
-    activate_limited<T, kAny>(f.activations[0], row, 2 * hidden, f.limit);
+    activate_limited<T, kGruAny>(f.activations[0], row, 2 * hidden, f.limit);
     if (u.reset_after) {
       if (bias) add_range(part, bias, hidden);
       add_product(row + 2 * hidden, row + hidden, part, hidden);
@@ -68,7 +68,7 @@ void gru_cell(Forward<T>& f, T* gates, T* h) {
       f.pad(row, n);
       continue;
     }
-    activate_limited<T, kAny>(f.activations[1], row + 2 * hidden, hidden, f.limit);
+    activate_limited<T, kGruAny>(f.activations[1], row + 2 * hidden, hidden, f.limit);
     for_range<kBaseline, T, BlendBody<T>>(hidden, h, row, row + 2 * hidden);
     f.put(h, n);
   }
@@ -78,7 +78,7 @@ void gru_cell(Forward<T>& f, T* gates, T* h) {
 template <class T>
 MB_NOINLINE void gru_steps(PackedGru<T>& u) {
   const intptr_t width = u.width, hidden = u.hidden, batch = u.batch;
-  const Products<T, kTurns>& products = *u.products;
+  const Products<T, kGruTurns>& products = *u.products;
   for (int d = 0; d < products.directions(u); ++d) {
     u.turn(d);
     multiply_inputs(u, products);
@@ -109,8 +109,8 @@ MB_INLINE Status gru_of(const Call& call, Layer& u) {
   u.reset_after = call.params[0] != 0;
   u.recurrent = 2 * u.hidden;
   if constexpr (Packed) {
-    const Products<T, kTurns> products(call, scratch, &u);
-    if (!products.packing || (!kTurns && u.course != kForward)) return Status::kBadPlan;
+    const Products<T, kGruTurns> products(call, scratch, &u);
+    if (!products.packing || (!kGruTurns && u.course != kForward)) return Status::kBadPlan;
     u.products = &products;
     gru_steps(u);
     return Status::kOk;
@@ -175,7 +175,7 @@ struct GruGrad : Backward<T> {
         add_product(dh + intptr_t(n) * hidden, static_cast<const T*>(row), r, hidden);
         multiply_range(row, r, before, hidden);
       }
-      multiply_by_limited_slope<T, kAny>(this->activations[0], r, d + hidden, hidden, this->limit);
+      multiply_by_limited_slope<T, kGruAny>(this->activations[0], r, d + hidden, hidden, this->limit);
     }
     if (reset_after) this->flow(part, hidden, at, hidden, this->before, dh);
     else this->flow(dgates + at, width, at, hidden, part, nullptr);
@@ -194,8 +194,8 @@ void gru_cell_grad(Backward<T>& b, const T* gates, T* dgates, T* dh) {
     }
     const T* c = row + 2 * hidden;
     for_range<kBaseline, T, UnblendBody<T>>(hidden, state, d, d + 2 * hidden, row, c, before);
-    multiply_by_limited_slope<T, kAny>(b.activations[0], row, d, hidden, b.limit);
-    multiply_by_limited_slope<T, kAny>(b.activations[1], c, d + 2 * hidden, hidden, b.limit);
+    multiply_by_limited_slope<T, kGruAny>(b.activations[0], row, d, hidden, b.limit);
+    multiply_by_limited_slope<T, kGruAny>(b.activations[1], c, d + 2 * hidden, hidden, b.limit);
   }
   static_cast<GruGrad<T>&>(b).reset(gates, dgates, dh);
 }
@@ -203,10 +203,10 @@ void gru_cell_grad(Backward<T>& b, const T* gates, T* dgates, T* dh) {
 // All steps of a direction of a layer of real size. `through`: [S,N,H], what recurrent weights of the candidate are
 // multiplied with, or the gradients of that product where it is reset afterwards.
 template <class T>
-MB_NOINLINE void gru_steps_grad(GruGrad<T>& b, T* through, const Products<T, kTurns>& products) {
+MB_NOINLINE void gru_steps_grad(GruGrad<T>& b, T* through, const Products<T, kGruTurns>& products) {
   const intptr_t width = b.width, hidden = b.hidden, batch = b.batch, gates = b.recurrent, rows = batch * b.steps;
   b.start(b.dh, b.dy_last);
-  const bool back = kTurns && b.reversed();
+  const bool back = kGruTurns && b.reversed();
   const T *weights = b.recurrent_weights(), *candidate = weights + gates * hidden;
   T* dh = products.own(b, b.dh);
   // What is reset is a product of states that are known: of all steps at once, to where the gradients of r will be.
@@ -222,7 +222,7 @@ MB_NOINLINE void gru_steps_grad(GruGrad<T>& b, T* through, const Products<T, kTu
     if (b.h0) products.multiply({batch, hidden, hidden, h0, hidden, 1, candidate, 1, hidden, first, width});
     for (intptr_t n = 0; !b.h0 && n < batch; ++n) clear_bytes(first + n * width, hidden * sizeof(T));
   }
-  const T* bias = b.bias ? b.bias + (kTurns ? 2 * b.direction + 1 : 1) * width + gates : nullptr;
+  const T* bias = b.bias ? b.bias + (kGruTurns ? 2 * b.direction + 1 : 1) * width + gates : nullptr;
   for (int k = b.steps - 1; k >= 0; --k) {
     b.t = products.time(b, k);
     const T* now = b.gates + b.place(b.width);
@@ -233,8 +233,8 @@ MB_NOINLINE void gru_steps_grad(GruGrad<T>& b, T* through, const Products<T, kTu
       const T* row = now + n * width;
       T *z = d + n * width, *state = dh + n * hidden;
       for_range<kBaseline, T, UnblendBody<T>>(b.hidden, state, z, z + gates, row, row + gates, b.before + n * hidden);
-      multiply_by_limited_slope<T, kAny>(b.activations[0], row, z, b.hidden, b.limit);
-      multiply_by_limited_slope<T, kAny>(b.activations[1], row + gates, z + gates, b.hidden, b.limit);
+      multiply_by_limited_slope<T, kGruAny>(b.activations[0], row, z, b.hidden, b.limit);
+      multiply_by_limited_slope<T, kGruAny>(b.activations[1], row + gates, z + gates, b.hidden, b.limit);
     }
     if (!b.reset_after)
       products.multiply({batch, hidden, hidden, d + gates, width, 1, candidate, hidden, 1, b.part, hidden});
@@ -251,7 +251,7 @@ MB_NOINLINE void gru_steps_grad(GruGrad<T>& b, T* through, const Products<T, kTu
         add_product(dh + n * hidden, carried, r, b.hidden);
         multiply_range(own, r, before, b.hidden);
       }
-      multiply_by_limited_slope<T, kAny>(b.activations[0], r, dr, b.hidden, b.limit);
+      multiply_by_limited_slope<T, kGruAny>(b.activations[0], r, dr, b.hidden, b.limit);
     }
     products.multiply({batch, hidden, gates, d, width, 1, weights, hidden, 1, dh, hidden, 1, 1, true});
     own = through + b.t * batch * hidden;
@@ -259,7 +259,7 @@ MB_NOINLINE void gru_steps_grad(GruGrad<T>& b, T* through, const Products<T, kTu
       products.multiply({batch, hidden, hidden, own, hidden, 1, candidate, hidden, 1, dh, hidden, 1, 1, true});
   }
   if (b.dr) {
-    T *dr = kTurns ? b.dr + b.direction * width * hidden : b.dr, *to = dr + gates * hidden;
+    T *dr = kGruTurns ? b.dr + b.direction * width * hidden : b.dr, *to = dr + gates * hidden;
     const T* dc = b.dgates + gates;
     add_recurrent_gradients(b, products, b.dgates, width, dr, gates);
     if (b.reset_after) add_recurrent_gradients(b, products, through, hidden, to, hidden);
@@ -288,8 +288,8 @@ MB_INLINE Status gru_grad_of(const Call& call) {
   if (b.reset_after) b.second = 2 * b.hidden;
   if constexpr (Packed) {
     T* through = scratch.take<T>(int64_t(b.steps) * b.batch * b.hidden);
-    const Products<T, kTurns> products(call, scratch);
-    if (!through || !products.packing || (!kTurns && b.course != kForward) || b.lengths) return Status::kBadPlan;
+    const Products<T, kGruTurns> products(call, scratch);
+    if (!through || !products.packing || (!kGruTurns && b.course != kForward) || b.lengths) return Status::kBadPlan;
     for (int d = 0; d < products.directions(b); ++d) b.turn(d), gru_steps_grad(b, through, products);
     return Status::kOk;
   }

@@ -3,7 +3,7 @@
 
 namespace minbuild {
 
-constexpr bool kAny = MB_LSTM_ACTIVATIONS, kTurns = MB_LSTM_DIRECTIONS;
+constexpr bool kLstmAny = MB_LSTM_ACTIVATIONS, kLstmTurns = MB_LSTM_DIRECTIONS;
 
 // c = f * c + i * g
 template <class T>
@@ -54,20 +54,20 @@ void lstm_cell(Forward<T>& forward, T* row, T* h) {
     if (MB_LSTM_PEEPHOLES && peepholes) {
       add_product(i, peepholes, c, hidden);
       add_product(f, peepholes + 2 * hidden, c, hidden);
-      activate_limited<T, kAny>(l.activations[0], i, hidden, l.limit);
-      activate_limited<T, kAny>(l.activations[0], f, hidden, l.limit);
+      activate_limited<T, kLstmAny>(l.activations[0], i, hidden, l.limit);
+      activate_limited<T, kLstmAny>(l.activations[0], f, hidden, l.limit);
     } else {
-      activate_limited<T, kAny>(l.activations[0], i, 3 * hidden, l.limit);
+      activate_limited<T, kLstmAny>(l.activations[0], i, 3 * hidden, l.limit);
     }
-    activate_limited<T, kAny>(l.activations[1], g, hidden, l.limit);
+    activate_limited<T, kLstmAny>(l.activations[1], g, hidden, l.limit);
     if (l.coupled) for_range<kBaseline, T, OneMinusBody<T>>(hidden, f, i);
     for_range<kBaseline, T, MemoryBody<T>>(hidden, c, f, i, g);
     if (MB_LSTM_PEEPHOLES && peepholes) {
       add_product(o, peepholes + hidden, c, hidden);
-      activate_limited<T, kAny>(l.activations[0], o, hidden, l.limit);
+      activate_limited<T, kLstmAny>(l.activations[0], o, hidden, l.limit);
     }
     copy_bytes(h, c, hidden * sizeof(T));
-    activate<T, kAny>(l.activations[2], h, hidden);
+    activate<T, kLstmAny>(l.activations[2], h, hidden);
     multiply_range(h, h, o, hidden);
     l.put(h, n);
     if (l.cells) copy_bytes(kept, c, hidden * sizeof(T));
@@ -76,7 +76,7 @@ void lstm_cell(Forward<T>& forward, T* row, T* h) {
 
 // All steps of a layer of real size.
 template <class T>
-MB_NOINLINE void lstm_steps(Lstm<T>& l, const Products<T, kTurns>& products) {
+MB_NOINLINE void lstm_steps(Lstm<T>& l, const Products<T, kLstmTurns>& products) {
   const intptr_t width = l.width, hidden = l.hidden, batch = l.batch;
   for (int d = 0; d < products.directions(l); ++d) {
     l.turn(d);
@@ -113,8 +113,8 @@ MB_INLINE Status lstm_of(const Call& call) {
   if (!l.h || !l.c || !l.gates) return Status::kBadPlan;
   l.coupled = call.params[0] != 0;
   if constexpr (Packed) {
-    const Products<T, kTurns> products(call, scratch, &l);
-    if (!products.packing || (!kTurns && l.course != kForward)) return Status::kBadPlan;
+    const Products<T, kLstmTurns> products(call, scratch, &l);
+    if (!products.packing || (!kLstmTurns && l.course != kForward)) return Status::kBadPlan;
     lstm_steps(l, products);
     return Status::kOk;
   }
@@ -166,12 +166,12 @@ MB_NOINLINE void lstm_row_grad(LstmGrad<T>& l, const T* gates, T* d, const T* dh
   const T* peepholes = MB_LSTM_PEEPHOLES && l.peepholes ? l.peepholes + intptr_t(3 * l.direction) * hidden : nullptr;
   T* d_peepholes = MB_LSTM_PEEPHOLES && l.d_peepholes ? l.d_peepholes + intptr_t(3 * l.direction) * hidden : nullptr;
   copy_bytes(d_o, c, hidden * sizeof(T));
-  activate<T, kAny>(l.activations[2], d_o, hidden);
+  activate<T, kLstmAny>(l.activations[2], d_o, hidden);
   multiply_range(di, dh, o, hidden);
-  multiply_by_slope<T, kAny>(l.activations[2], d_o, di, hidden);
+  multiply_by_slope<T, kLstmAny>(l.activations[2], d_o, di, hidden);
   add_range(dc, di, hidden);
   multiply_range(d_o, d_o, dh, hidden);
-  multiply_by_limited_slope<T, kAny>(l.activations[0], o, d_o, hidden, l.limit);
+  multiply_by_limited_slope<T, kLstmAny>(l.activations[0], o, d_o, hidden, l.limit);
   if (peepholes) add_product(dc, peepholes + hidden, d_o, hidden);
   multiply_range(di, dc, g, hidden);
   multiply_range(df, dc, before, hidden);
@@ -180,9 +180,9 @@ MB_NOINLINE void lstm_row_grad(LstmGrad<T>& l, const T* gates, T* d, const T* dh
     clear_bytes(df, hidden * sizeof(T));
   }
   multiply_range(dg, dc, i, hidden);
-  multiply_by_limited_slope<T, kAny>(l.activations[0], i, di, hidden, l.limit);
-  multiply_by_limited_slope<T, kAny>(l.activations[0], f, df, hidden, l.limit);
-  multiply_by_limited_slope<T, kAny>(l.activations[1], g, dg, hidden, l.limit);
+  multiply_by_limited_slope<T, kLstmAny>(l.activations[0], i, di, hidden, l.limit);
+  multiply_by_limited_slope<T, kLstmAny>(l.activations[0], f, df, hidden, l.limit);
+  multiply_by_limited_slope<T, kLstmAny>(l.activations[1], g, dg, hidden, l.limit);
   multiply_range(dc, dc, f, hidden);
   if (peepholes) {
     add_product(dc, peepholes, di, hidden);
@@ -216,7 +216,7 @@ void lstm_cell_grad(Backward<T>& b, const T* gates, T* d, T* dh) {
 
 // All steps of a layer of real size.
 template <class T>
-MB_NOINLINE void lstm_steps_grad(LstmGrad<T>& l, const Products<T, kTurns>& products) {
+MB_NOINLINE void lstm_steps_grad(LstmGrad<T>& l, const Products<T, kLstmTurns>& products) {
   const intptr_t width = l.width, hidden = l.hidden, batch = l.batch;
   for (int direction = 0; direction < products.directions(l); ++direction) {
     l.turn(direction);
@@ -267,8 +267,8 @@ MB_INLINE Status lstm_grad_of(const Call& call) {
   if (d_peepholes && !call.adds(6)) clear_bytes(d_peepholes.data, weights * sizeof(T));
   l.coupled = call.params[0] != 0;
   if constexpr (Packed) {
-    const Products<T, kTurns> products(call, scratch);
-    if (!products.packing || (!kTurns && l.course != kForward) || l.lengths) return Status::kBadPlan;
+    const Products<T, kLstmTurns> products(call, scratch);
+    if (!products.packing || (!kLstmTurns && l.course != kForward) || l.lengths) return Status::kBadPlan;
     lstm_steps_grad(l, products);
     return Status::kOk;
   }

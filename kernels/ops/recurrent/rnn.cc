@@ -3,7 +3,7 @@
 
 namespace minbuild {
 
-constexpr bool kAny = MB_RNN_ACTIVATIONS, kTurns = MB_RNN_DIRECTIONS;
+constexpr bool kRnnAny = MB_RNN_ACTIVATIONS, kRnnTurns = MB_RNN_DIRECTIONS;
 
 // gates: what the activation makes of them is the output, so they are computed in its place.
 template <class T>
@@ -15,14 +15,14 @@ void rnn_cell(Forward<T>& f, T* row, T* h) {
       continue;
     }
     f.add_bias(row, hidden);
-    activate_limited<T, kAny>(f.activations[0], row, hidden, f.limit);
+    activate_limited<T, kRnnAny>(f.activations[0], row, hidden, f.limit);
     copy_bytes(h, row, hidden * sizeof(T));
   }
 }
 
 // All steps of a layer of real size.
 template <class T>
-MB_NOINLINE void rnn_steps(Forward<T>& f, const Products<T, kTurns>& products) {
+MB_NOINLINE void rnn_steps(Forward<T>& f, const Products<T, kRnnTurns>& products) {
   const intptr_t hidden = f.hidden, batch = f.batch;
   for (int d = 0; d < products.directions(f); ++d) {
     f.turn(d);
@@ -51,8 +51,8 @@ MB_INLINE Status rnn_of(const Call& call) {
   if (!f.gates || !f.h) return Status::kBadPlan;
   f.y = nullptr;
   if constexpr (Packed) {
-    const Products<T, kTurns> products(call, scratch, &f);
-    if (!products.packing || (!kTurns && f.course != kForward)) return Status::kBadPlan;
+    const Products<T, kRnnTurns> products(call, scratch, &f);
+    if (!products.packing || (!kRnnTurns && f.course != kForward)) return Status::kBadPlan;
     rnn_steps(f, products);
     return Status::kOk;
   }
@@ -81,14 +81,14 @@ void rnn_cell_grad(Backward<T>& b, const T* y, T* d, T* dh) {
       continue;
     }
     copy_bytes(d, dh, hidden * sizeof(T));
-    multiply_by_limited_slope<T, kAny>(b.activations[0], y, d, hidden, b.limit);
+    multiply_by_limited_slope<T, kRnnAny>(b.activations[0], y, d, hidden, b.limit);
     clear_bytes(dh, hidden * sizeof(T));
   }
 }
 
 // All steps of a layer of real size.
 template <class T>
-MB_NOINLINE void rnn_steps_grad(Backward<T>& b, const Products<T, kTurns>& products) {
+MB_NOINLINE void rnn_steps_grad(Backward<T>& b, const Products<T, kRnnTurns>& products) {
   const intptr_t hidden = b.hidden, batch = b.batch;
   for (int direction = 0; direction < products.directions(b); ++direction) {
     b.turn(direction);
@@ -123,8 +123,8 @@ MB_INLINE Status rnn_grad_of(const Call& call) {
   if constexpr (Packed) start_gradients(b, call);
   else b.clear(call);
   if constexpr (Packed) {
-    const Products<T, kTurns> products(call, scratch);
-    if (!products.packing || (!kTurns && b.course != kForward) || b.lengths) return Status::kBadPlan;
+    const Products<T, kRnnTurns> products(call, scratch);
+    if (!products.packing || (!kRnnTurns && b.course != kForward) || b.lengths) return Status::kBadPlan;
     rnn_steps_grad(b, products);
     return Status::kOk;
   }

@@ -23,7 +23,7 @@ from minbuild.ops.core.definition import (
 from minbuild.ops.core.graph_builder import MICROSOFT, GradientBuilder, GraphBuilder
 from minbuild.ops.core.value import Results
 
-_WHOLE = 8  # kWhole of the kernel: its rows hold whole vectors
+_WHOLE = 8  # kWholeRow of the kernel: its rows hold whole vectors
 _FEATURES = {
     "log": "logarithms",
     "apart": "over an axis that is not the last, or short and no multiple of 8 long",
