@@ -12,8 +12,7 @@ import trainers
 from conv_layers import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, ConvLayer
 
 from minbuild.ir import Plan
-from minbuild.ops import registry
-from minbuild.ops.convolution import conv, depthwise_conv
+from minbuild.ops.convolution import depthwise_conv
 from minbuild.training.library import Library
 
 KERNEL = "depthwise_conv"
@@ -75,11 +74,7 @@ def libraries(
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[tuple[str, str], Plan], Library]:
     """The same by the kernels of all convolutions."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conv, "takes_depthwise", lambda *_: False)
-        plans = {(name, part): layer.plan(part) for name, layer in LAYERS.items() for part in PARTS}
-    contents = trainers.contents_of(plans.values())
-    return plans, trainers.library_of(contents, registry(), tmp_path_factory.mktemp("others"))
+    return conv_layers.by_other_kernels("takes_depthwise", LAYERS, PARTS, tmp_path_factory.mktemp("others"))
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -92,16 +87,10 @@ def test_results_round_as_those_of_other_kernels(
     part: str,
 ) -> None:
     """By every width of vectors."""
-    op, case = LAYERS[name].case(part)
-    one, ((key, exact),) = trainers.one_node(op, case), trainers.expected(op, case).items()
     plan, other = plans[name, part], others[0][name, part]
     assert KERNEL in {k.function for k in plan.kernels} and KERNEL not in {k.function for k in other.kernels}
     assert bool(TALL & set(plan.features)) == (part != WEIGHT_GRADIENT and "3x3" not in name)
-    theirs = trainers.run(others[1], other, one)[key] - exact
-    for library in libraries.values():
-        ours = trainers.run(library, plan, one)[key] - exact
-        assert np.abs(ours).max() < 4 * np.abs(theirs).max() + 1e-7 * np.abs(exact).max()
-        assert np.sqrt(np.mean(ours**2)) < 3 * np.sqrt(np.mean(theirs**2)) + 1e-9
+    conv_layers.assert_rounds_alike(libraries.values(), plan, others[1], other, LAYERS[name], part)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -114,17 +103,7 @@ def test_outputs_depend_on_what_their_window_sees_alone(
     number: float,
     name: str,
 ) -> None:
-    """All others are zeros, also where zeros are padding of two rows or images."""
-    op, case = LAYERS[name].case(part)
-    images = np.zeros_like(case.inputs[0])
-    images[0, 3, -1, -1] = images[-1, 2, 0, -1] = images[0, 1, images.shape[2] // 2, 0] = number
-    last = np.zeros(len(case.inputs[1])) if part == FORWARD else case.inputs[2]
-    case = replace(case, inputs=(images, case.inputs[1], last))
-    one, ((key, exact),) = trainers.one_node(op, case), trainers.expected(op, case).items()
-    for library in libraries.values():
-        found = trainers.run(library, plans[name, part], one)[key]
-        assert np.array_equal(found != 0, exact != 0)
-        assert np.array_equal(np.isfinite(found), np.isfinite(exact))
+    conv_layers.assert_windows_see_alone(libraries.values(), plans[name, part], LAYERS[name], part, number)
 
 
 @pytest.mark.parametrize("name", [name for name in LAYERS if "3x3" not in name])

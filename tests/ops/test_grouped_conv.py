@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import conv_layers
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from conv_layers import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, ConvLayer
 from minbuild.ir import Plan
 from minbuild.ir.kernel_choice import KernelChoice
 from minbuild.ops import registry
-from minbuild.ops.convolution import conv, grouped_conv
+from minbuild.ops.convolution import grouped_conv
 from minbuild.training.library import Library
 
 KERNEL = "grouped_conv_packed"
@@ -59,11 +57,7 @@ def libraries(
 @pytest.fixture(scope="module")
 def others(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[tuple[str, str], Plan], Library]:
     """The same by the kernels of all convolutions."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conv, "takes_grouped", lambda *_: False)
-        plans = {(name, part): layer.plan(part) for name, layer in LAYERS.items() for part in PARTS}
-    contents = trainers.contents_of(plans.values())
-    return plans, trainers.library_of(contents, registry(), tmp_path_factory.mktemp("others"))
+    return conv_layers.by_other_kernels("takes_grouped", LAYERS, PARTS, tmp_path_factory.mktemp("others"))
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -76,15 +70,9 @@ def test_results_round_as_those_of_other_kernels(
     part: str,
 ) -> None:
     """By every width of vectors."""
-    op, case = LAYERS[name].case(part)
-    one, ((key, exact),) = trainers.one_node(op, case), trainers.expected(op, case).items()
     plan, other = plans[name, part], others[0][name, part]
     assert KERNEL in {k.function for k in plan.kernels} and KERNEL not in {k.function for k in other.kernels}
-    theirs = trainers.run(others[1], other, one)[key] - exact
-    for library in libraries.values():
-        ours = trainers.run(library, plan, one)[key] - exact
-        assert np.abs(ours).max() < 4 * np.abs(theirs).max() + 1e-7 * np.abs(exact).max()
-        assert np.sqrt(np.mean(ours**2)) < 3 * np.sqrt(np.mean(theirs**2)) + 1e-9
+    conv_layers.assert_rounds_alike(libraries.values(), plan, others[1], other, LAYERS[name], part)
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -97,17 +85,7 @@ def test_outputs_depend_on_what_their_window_sees_alone(
     number: float,
     name: str,
 ) -> None:
-    """All others are zeros, also where zeros are padding of two rows or images."""
-    op, case = LAYERS[name].case(part)
-    images = np.zeros_like(case.inputs[0])
-    images[0, 3, -1, -1] = images[-1, 2, 0, -1] = images[0, 1, images.shape[2] // 2, 0] = number
-    last = np.zeros(len(case.inputs[1])) if part == FORWARD else case.inputs[2]
-    case = replace(case, inputs=(images, case.inputs[1], last))
-    one, ((key, exact),) = trainers.one_node(op, case), trainers.expected(op, case).items()
-    for library in libraries.values():
-        found = trainers.run(library, plans[name, part], one)[key]
-        assert np.array_equal(found != 0, exact != 0)
-        assert np.array_equal(np.isfinite(found), np.isfinite(exact))
+    conv_layers.assert_windows_see_alone(libraries.values(), plans[name, part], LAYERS[name], part, number)
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,7 @@ def libraries(
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[tuple[str, str], Plan], Library]:
     """The same by packed products."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(conv, "takes_winograd", lambda *_, **__: False)
-        plans = {(name, part): layer.plan(part) for name, layer in LAYERS.items() for part in PARTS}
-    contents = trainers.contents_of(plans.values())
-    return plans, trainers.library_of(contents, registry(), tmp_path_factory.mktemp("packed"))
+    return conv_layers.by_other_kernels("takes_winograd", LAYERS, PARTS, tmp_path_factory.mktemp("packed"))
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -24,7 +24,7 @@ def test_the_collector_is_as_before_after_errors_too() -> None:
 
 
 class _Tree:
-    """What can be referred to weakly."""
+    """An object that weak references can follow."""
 
 
 def test_what_is_alive_is_old_and_cycles_are_found() -> None:

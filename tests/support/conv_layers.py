@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import trainers
 
 from minbuild.ir import Plan
 from minbuild.ops import registry
+from minbuild.ops.convolution import conv
 from minbuild.ops.core.definition import Op, TestCase
 from minbuild.training.library import Library
 
@@ -81,6 +83,49 @@ def libraries_by_width(plans: Iterable[Plan], folder: Path) -> dict[str, Library
         (folder / name).mkdir()
         made[name] = trainers.library_of(replace(contents, **given), registry(), folder / name)
     return made
+
+
+Planned = dict[tuple[str, str], Plan]  # by the name of a layer and the part of it that is computed
+
+
+def by_other_kernels(
+    choice: str, layers: Mapping[str, ConvLayer], parts: Iterable[str], folder: Path
+) -> tuple[Planned, Library]:
+    """Plans of the layers and their library where `choice` of conv.py never takes a kernel of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conv, choice, lambda *_, **__: False)
+        plans = {(name, part): layer.plan(part) for part in parts for name, layer in layers.items()}
+    return plans, trainers.library_of(trainers.contents_of(plans.values()), registry(), folder)
+
+
+def assert_rounds_alike(
+    made: Iterable[Library], plan: Plan, other: Library, other_plan: Plan, layer: ConvLayer, part: str
+) -> None:
+    """By each of `made`, the largest error of a step and the mean one, beside those of another kernel."""
+    op, case = layer.case(part)
+    one, ((key, exact),) = trainers.one_node(op, case), trainers.expected(op, case).items()
+    theirs = trainers.run(other, other_plan, one)[key] - exact
+    for library in made:
+        ours = trainers.run(library, plan, one)[key] - exact
+        assert np.abs(ours).max() < 4 * np.abs(theirs).max() + 1e-7 * np.abs(exact).max()
+        assert np.sqrt(np.mean(ours**2)) < 3 * np.sqrt(np.mean(theirs**2)) + 1e-9
+
+
+def assert_windows_see_alone(
+    made: Iterable[Library], plan: Plan, layer: ConvLayer, part: str, number: float
+) -> None:
+    """Elements of images that are `number` reach the results whose windows see them, and no others, which are zeros,
+    also where zeros are padding of two rows or images."""
+    op, case = layer.case(part)
+    images = np.zeros_like(case.inputs[0])
+    images[0, 3, -1, -1] = images[-1, 2, 0, -1] = images[0, 1, images.shape[2] // 2, 0] = number
+    last = np.zeros(len(case.inputs[1])) if part == FORWARD else case.inputs[2]
+    case = replace(case, inputs=(images, case.inputs[1], last))
+    one, ((key, exact),) = trainers.one_node(op, case), trainers.expected(op, case).items()
+    for library in made:
+        found = trainers.run(library, plan, one)[key]
+        assert np.array_equal(found != 0, exact != 0)
+        assert np.array_equal(np.isfinite(found), np.isfinite(exact))
 
 
 def assert_same_bits(
