@@ -21,6 +21,7 @@ LAYERS = {
     "four of 32": ConvLayer((1, 128, 28, 28), (128, 4, 3, 3), pads=ONE, group=32),
     "images side by side": ConvLayer((3, 64, 7, 7), (64, 32, 3, 3), pads=ONE, group=2),
     "a last pass of fewer images": ConvLayer((11, 64, 7, 5), (48, 16, 3, 3), pads=ONE, group=4),
+    "rows of four vectors": ConvLayer((15, 64, 7, 7), (48, 16, 3, 3), pads=ONE, group=4),
     "by two": ConvLayer((1, 64, 28, 28), (96, 8, 3, 3), strides=BY_TWO, pads=ONE, group=8),
     "odd sizes by two": ConvLayer((5, 40, 15, 13), (56, 5, 3, 3), strides=BY_TWO, pads=ONE, group=8),
     "by two, more pads": ConvLayer(

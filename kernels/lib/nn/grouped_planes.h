@@ -20,7 +20,7 @@ constexpr bool kPairs = MB_GROUPED_CONV_STRIDES;  // windows that move by two el
 // The elements of every channel of a group that meet some taps: from planes + places[i], times w[weights[i]]. Results are
 // to_step apart, their weights w_row, and w_step from source to source.
 struct TapList {
-  int count = 0;
+  int first = 0, count = 0;
   intptr_t w_row, w_step, to_step;
   intptr_t places[kMostGroupTaps], weights[kMostGroupTaps];
 };
@@ -71,12 +71,12 @@ struct Grouped {
   Propagation propagation;
   int batch, groups, channels, filters, taps, stride;  // channels and filters of a group
   int in[kAxes], out[kAxes], window[kAxes], pad[kAxes], gap[kAxes];
-  int images;  // of a pass, side by side
+  int images;  // of a pass, side by side: each row of a phase has that row of every image
   // Planes of what is read: of x, or of y for gradients of the input. Element q of phase r of an axis is element
   // q * step + r - before of the image.
   int sources, results;  // channels that are read, and those that are computed
   int read[kAxes], before[kAxes], extent[kAxes], step;
-  intptr_t plane, pitch;       // elements of an image of a phase, and of its rows
+  intptr_t plane, pitch;       // elements of a phase of all images, and of its rows
   intptr_t x_image, y_image;   // elements
   intptr_t source_step, side;  // from one channel to the next: of the planes, of the grid
   T *planes, *grid;
@@ -101,7 +101,7 @@ struct Grouped {
     if (y.dims[0] != batch || y.dims[1] != w.dims[0]) return false;
     if (unsigned(stride - 1) > 1 || params[4] != stride) return false;
     const bool back = propagation == kInputGradient;
-    x_image = y_image = plane = 1, step = back ? 1 : stride;
+    x_image = y_image = 1, step = back ? 1 : stride;
     for (int a = 0; a < kAxes; ++a) {
       in[a] = x.dims[a + 2], out[a] = y.dims[a + 2], window[a] = w.dims[a + 2];
       pad[a] = params[6 + a], gap[a] = params[9 + a];
@@ -123,12 +123,10 @@ struct Grouped {
           if (own > end) end = own;
         }
       }
-      // Zeros behind a row or an image are those before the next.
+      // Zeros behind a row are those before the next.
       const int behind = end - read[a] > before[a] ? end - read[a] : before[a];
       extent[a] = step == 1 ? read[a] + behind : out[a] + span(a) / stride;
-      plane *= extent[a];
     }
-    pitch = extent[1];
     sources = back ? filters : channels, results = back ? channels : filters;
     return taps <= kMostGroupTaps;
   }
@@ -136,9 +134,12 @@ struct Grouped {
   bool lay_out(const Tensor& written, const Tensor& bytes) {
     images = 1;
     while (images < kLeastOfPass && images * y_image < kLeastOfPass) images *= 2;
-    if (images > batch) images = batch > 0 ? batch : 1;
-    source_step = step * step * images * plane + before[0] * pitch + before[1];
-    side = (images * plane + kGroupMultiple - 1) & -kGroupMultiple;
+    // Passes of about the same size, as each computes all columns.
+    const int passes = (batch + images - 1) / images;
+    images = passes > 0 ? (batch + passes - 1) / passes : 1;
+    pitch = intptr_t(images) * extent[1], plane = pitch * extent[0];
+    source_step = step * step * plane + before[0] * pitch + before[1];
+    side = (plane + kGroupMultiple - 1) & -kGroupMultiple;
     constexpr int64_t kMost = int64_t(1) << 28;
     const int64_t all = sources * int64_t(source_step) + kSlack;
     const int64_t made = results * int64_t(side) * (propagation == kInputGradient ? stride : 1) + kSlack;
@@ -154,7 +155,7 @@ struct Grouped {
     for (int i = 0; i < taps; ++i) {
       const int row = i / window[1] * gap[0], column = i % window[1] * gap[1];
       const int phase = row % stride * stride + column % stride;
-      list.places[i] = phase * images * plane + row / stride * pitch + column / stride;
+      list.places[i] = phase * plane + row / stride * pitch + column / stride;
       list.weights[i] = i;
     }
     list.count = taps;
@@ -171,6 +172,20 @@ struct Grouped {
     }
   }
 
+  // Limits `list`, which has `count` taps in order of their rows, to those that meet anything but padding above or below
+  // images for some results from `from` to `to`.
+  void leave_padding_out(TapList& list, int count, int from, int to) const {
+    if (step > 1) return;
+    const int row = int(pitch), top = before[0] - to / row, bottom = before[0] + read[0] - from / row;
+    const auto meets = [&](int tap) {
+      const int met = int(list.places[tap]) / row;
+      return met >= top && met < bottom;
+    };
+    list.first = 0, list.count = count;
+    while (list.count > 0 && !meets(list.count - 1)) --list.count;
+    while (list.first < list.count && !meets(list.first)) ++list.first;
+  }
+
   // An image of a channel to its plane, whose rim is zero.
   template <class V>
   MB_INLINE void fill_plane(const T* image, T* to) const {
@@ -180,12 +195,11 @@ struct Grouped {
       return;
     }
     // Even columns of the image are those of the phase of the first one.
-    const intptr_t phase = images * plane;
     const int left = before[1] / 2, right = (before[1] + 1) / 2, parity = before[1] % 2;
-    const int lefts = limited((read[1] + 1) / 2, int(pitch) - left), rights = limited(read[1] / 2, int(pitch) - right);
+    const int lefts = limited((read[1] + 1) / 2, extent[1] - left), rights = limited(read[1] / 2, extent[1] - right);
     for (int q = before[0]; q < read[0] + before[0] && q / 2 < extent[0]; ++q, image += read[1]) {
-      T* own = to + q % 2 * 2 * phase + q / 2 * pitch;
-      split_row<V>(image, own + parity * phase + left, own + (1 - parity) * phase + right, lefts, rights);
+      T* own = to + q % 2 * 2 * plane + q / 2 * pitch;
+      split_row<V>(image, own + parity * plane + left, own + (1 - parity) * plane + right, lefts, rights);
     }
   }
   static MB_INLINE int limited(int count, int most) { return count < most ? count : most; }

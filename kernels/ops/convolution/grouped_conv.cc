@@ -45,7 +45,7 @@ struct GroupSumsBody {
       unroll<kC>([&](auto v) MB_LAMBDA { sums[r][v] = start; });
     });
     for (int k = 0; k < c.sources; ++k, x += c.source_step, w += list.w_step)
-      for (int t = 0; t < list.count; ++t) {
+      for (int t = list.first; t < list.count; ++t) {
         const T *from = x + list.places[t], *factors = w + list.weights[t];
         add_products<kR, kC>(
             sums, [&](auto r) MB_LAMBDA { return V(factors[r * list.w_row]); },
@@ -70,10 +70,14 @@ struct GroupSumsBody {
     using V = typename W::template of<T>;
     constexpr int kC = kGroupColumns<W>;
     const Grouped<T>& c = *of;
-    const TapList& list = *taps;
+    TapList list = *taps;
     for (intptr_t at = 0, left = (count + V::size - 1) / V::size, now; left > 0; left -= now, at += now * V::size) {
       // Few vectors are left to a last tile only where no others fit.
       now = left >= 2 * kC ? kC : W::bytes == 64 ? kWidestTiles[left] : left == 4 ? 2 : left < kC ? left : kC;
+      if (c.images > 1) {
+        if (kC > 4 && c.pitch == 4 * V::size) now = 4;  // a row
+        c.leave_padding_out(list, taps->count, int(at), int(at) + int(now) * V::size - 1);
+      }
       const T* const x = c.planes + at;
       if (now == kC) sum_rows<V, kC>(c, list, x, w, bias, to + at);
       else if (kC > 3 && now == 4) sum_rows<V, (kC > 3 ? 4 : 2)>(c, list, x, w, bias, to + at);
@@ -175,7 +179,7 @@ struct FillBody {
     for (int i = 0; i < count; ++i)
       for (int k = 0; k < c.sources; ++k)
         c.template fill_plane<typename W::template of<T>>(image + i * all + k * step,
-                                                          c.planes + k * c.source_step + i * c.plane);
+                                                          c.planes + k * c.source_step + i * c.extent[1]);
   }
 };
 
@@ -189,7 +193,7 @@ struct GroupOutputsBody {
     for (int i = 0; i < count; ++i)
       for (int m = 0; m < c.filters; ++m) {
         T* own = y + (intptr_t(i) * c.groups * c.filters + m) * c.y_image;
-        T* line = c.grid + m * c.side + i * c.plane;
+        T* line = c.grid + m * c.side + i * c.extent[1];
         for (int r = 0; r < c.out[0]; ++r, own += c.out[1], line += c.pitch)
           copy_row<V>(static_cast<const T*>(back ? line : own), back ? own : line, c.out[1]);
       }
@@ -207,7 +211,7 @@ struct GroupInputsBody {
     for (int i = 0; i < count; ++i)
       for (int k = 0; k < c.channels; ++k) {
         T* to = x + (intptr_t(i) * c.groups * c.channels + k) * c.x_image + first * c.in[1];
-        const T* from = c.grid + k * c.stride * c.side + i * c.plane;
+        const T* from = c.grid + k * c.stride * c.side + i * c.extent[1];
         for (int r = 0; r < rows; ++r, from += c.pitch, to += c.stride * c.in[1]) {
           if (kPairs && c.stride == 2) join_row<V>(from, from + c.side, to, c.in[1]);
           else copy_row<V>(from, to, c.in[1]);
@@ -222,6 +226,8 @@ void run_group(const Grouped<T>& c, T* x, T* y, T* w, const T* bias, int count) 
   const int bytes = vector_bytes(), widest = widest_bytes();
   const bool back = c.propagation == kInputGradient;
   const intptr_t depth = intptr_t(c.channels) * c.taps;
+  // Of images that are left there, nothing may get into sums.
+  if (count < c.images && c.propagation == kWeightGradient) clear_bytes(c.planes, size_t(c.share) * sizeof(T));
   run_at<FillBody<T>>(bytes, &c, static_cast<const T*>(back ? y : x), count);
   TapList list;
   if (back) {
@@ -231,7 +237,7 @@ void run_group(const Grouped<T>& c, T* x, T* y, T* w, const T* bias, int count) 
         c.list_taps(list, down, across);
         T* to = c.grid;
         if (kPairs && c.stride == 2) to += (across + c.pad[1]) % 2 * c.side;
-        const intptr_t reach = (count - 1) * c.plane + c.length(0, down) * c.pitch;
+        const intptr_t reach = c.length(0, down) * c.pitch;
         run_at<GroupSumsBody<T>, 64>(widest, &c, &list, static_cast<const T*>(w), bias, to, reach);
       }
       run_at<GroupInputsBody<T>>(bytes, &c, x, count, down);
@@ -239,13 +245,12 @@ void run_group(const Grouped<T>& c, T* x, T* y, T* w, const T* bias, int count) 
     return;
   }
   c.list_taps(list);
-  const intptr_t reach = (count - 1) * c.plane + (c.out[0] - 1) * c.pitch + c.out[1];
+  const intptr_t reach = (c.out[0] - 1) * c.pitch + (count - 1) * c.extent[1] + c.out[1];
   if (c.propagation == kOutput) {
     list.w_row = depth, list.w_step = c.taps, list.to_step = c.side;
     run_at<GroupSumsBody<T>, 64>(widest, &c, &list, static_cast<const T*>(w), bias, c.grid, reach);
     return run_at<GroupOutputsBody<T>>(bytes, &c, y, count, true);
   }
-  if (count < c.images) clear_bytes(c.grid, size_t(c.filters * c.side) * sizeof(T));
   run_at<GroupOutputsBody<T>>(bytes, &c, y, count, false);
   run_at<GroupWeightsBody<T>, 64>(widest, &c, &list, w, (reach + kGroupMultiple - 1) & -kGroupMultiple);
 }

@@ -71,7 +71,8 @@ def grouped_scratch(layer: Layer, propagation: int) -> TensorType:
     stride, back = layer.axes[0].stride, propagation == INPUT_GRADIENT
     images = images_of_pass(prod(known(a.outputs) for a in layer.axes))
     if isinstance(layer.batch, int):
-        images = max(1, min(images, layer.batch))
+        passes = max(1, -(-layer.batch // images))
+        images = max(1, -(-layer.batch // passes))
     lengths, befores = zip(*(_extent(a, back) for a in layer.axes), strict=True)
     plane = prod(lengths)
     sources, results = layer.channels, layer.filters
@@ -79,7 +80,7 @@ def grouped_scratch(layer: Layer, propagation: int) -> TensorType:
     if back:
         sources, results, side = results, sources, side * stride
     phases = 1 if back else stride**2
-    step = phases * images * plane + befores[0] * lengths[1] + befores[1]
+    step = phases * images * plane + befores[0] * images * lengths[1] + befores[1]
     elements = sources * step + results * side + 2 * _SLACK
     whole = -(-elements // _WHOLE) * _WHOLE
     return TensorType(ElementType.UINT8, (whole * layer.element.size,))
