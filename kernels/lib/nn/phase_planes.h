@@ -4,6 +4,7 @@
 #ifndef MINBUILD_LIB_NN_PHASE_PLANES_H_
 #define MINBUILD_LIB_NN_PHASE_PLANES_H_
 
+#include "lib/gemm/transpose.h"
 #include "lib/simd/pairs.h"
 
 // True in libraries of layers so large that moving every other element at a time takes part of their run time.
@@ -13,6 +14,11 @@
 #define MB_MOVES_PAIRS MB_CONV_PAIRS
 #else
 #define MB_MOVES_PAIRS 0
+#endif
+#if defined(MB_CONV_PATCHES) && MB_SHUFFLES
+#define MB_MOVES_PATCHES MB_CONV_PATCHES
+#else
+#define MB_MOVES_PATCHES 0
 #endif
 
 namespace minbuild {
@@ -36,6 +42,12 @@ struct Planes {
 #if MB_MOVES_PAIRS
     if constexpr (Axes == 2 && Strides && sizeof(T) == 4) {
       if (axes[1].stride == 2 && axes[1].phases == 2) return move_pairs(image_at, plane, outwards);
+    }
+#endif
+#if MB_MOVES_PATCHES
+    if constexpr (Axes == 2 && Strides && sizeof(T) == 4) {
+      if (!outwards && axes[1].stride % 4 == 0 && axes[1].phases == axes[1].stride)
+        return fill_patches(image_at, plane);
     }
 #endif
 #if MB_FAST_WASM
@@ -148,6 +160,35 @@ struct Planes {
         }
       }
     }
+  }
+#endif
+#if MB_MOVES_PATCHES
+  // Images to their planes where lines have a multiple of four phases: the elements that windows step over are a row of a
+  // matrix, and a phase is a column of it.
+  template <class T>
+  MB_NOINLINE void fill_patches(const T* image_at, T* plane) const {
+    constexpr int kRows = 4;
+    const PlaneAxis &down = axes[0], &across = axes[1];
+    const int stride = across.stride, end = smaller(across.in + across.pad, across.extent * stride);
+    const int first = (across.pad + stride - 1) / stride, last = end / stride,
+              whole = last - first >= kRows ? last : first;
+    for (int c = 0; c < channels; ++c, image_at += image, plane += step)
+      for (int i = down.pad; i < down.in + down.pad; ++i) {
+        const int phase = i % down.stride, row = i / down.stride;
+        if (phase >= down.phases || row >= down.extent) continue;
+        const T* const line = image_at + (i - down.pad) * across.in - across.pad;
+        T* const to = plane + phase * stride * size + row * down.pitch;
+        for (int at = first; at < whole; at += kRows) {
+          if (at > whole - kRows) at = whole - kRows;
+          const T* rows[kRows];
+          for (int r = 0; r < kRows; ++r) rows[r] = line + (at + r) * stride;
+          transpose_group(rows, stride, to + at, size, 0);
+        }
+        for (int j = across.pad; j < end; ++j) {
+          if (j == first * stride) j = whole * stride;
+          if (j < end) to[j % stride * size + j / stride] = line[j];
+        }
+      }
   }
 #endif
   static int smaller(int x, int y) { return x < y ? x : y; }

@@ -63,12 +63,13 @@ _FEATURES = {
     "exchanged": "input gradients of real size, of windows that move by one element",
     "padded": "layers of real size with padding around small images",
     "pairs": "layers of real size whose windows move by two elements along a line",
+    "patches": "layers of real size whose windows move by a multiple of four elements along a line",
     "wide_images": "layers of real size over images as wide as the vectors of AVX-512",
     "half_panels": "layers of real size whose last outputs half fill the vectors of AVX-512",
     "dequantize": "weights in 4, 8 or 16 bits",
     "dequantize_transposed": "input gradients of layers with such weights",
 }
-_HINTS = frozenset({"pairs", "wide_images", "half_panels"})
+_HINTS = frozenset({"pairs", "patches", "wide_images", "half_panels"})
 _SHARE_BYTES = PACKED_BYTES + 1024  # of packed blocks of a further thread
 
 conv_kernel = KernelFunction(
@@ -176,6 +177,7 @@ def call_layer(
             exchanged=layer.exchanges(propagation),
             padded=layer.leaves_padding_out(propagation),
             pairs=layer.moves_pairs,
+            patches=layer.fills_patches(propagation),
             wide_images=layer.has_wide_images(propagation),
             half_panels=layer.has_half_panels(propagation),
         ),

@@ -20,6 +20,7 @@ MADE_ELEMENTS, _MADE_COLUMNS, _BEYOND, _BEYOND_PANELS = 1 << 16, 512, 16, 512  #
 _TILE_COLUMNS = 32  # of packed products, float by AVX-512
 # As in lib/nn/output_order.h and packed_conv.h.
 MOST_PADDED, _MOST_TAPS, _UNIT, _MOST_GROUPS, _UNIT_BYTES, _RUN_BYTES, _TALLEST = 512, 32, 16, 8, 8, 20, 8
+_FEW_PANELS = 8  # of packed products, that half a panel less makes much faster
 _LARGE_WORK = 1 << 22  # multiplications per image
 _WHOLE = 16  # elements that rows of the outputs' grid are a multiple of
 
@@ -122,7 +123,9 @@ class Layer:
         """True if the outputs of a pass, or the inputs of one whose roles are exchanged, half fill their last tile."""
         if self.exchanges(propagation):
             return self.exchanged().has_half_panels(OUTPUT)
-        image = product([a.outputs for a in self.axes])
+        image, depth = product([a.outputs for a in self.axes]), self.channels * self.taps
+        if propagation == WEIGHT_GRADIENT and self.packs and not self.pointwise:
+            return depth <= _FEW_PANELS * _TILE_COLUMNS and _half_fills(depth)
         if propagation != OUTPUT or not self.packs or not isinstance(image, int):
             return False
         if self.leaves_padding_out(propagation):  # each of its panels is as wide as it asks for
@@ -132,13 +135,19 @@ class Layer:
             images = min(images, self.batch)
         if self.pointwise and images == 1:  # the image is multiplied as it lies in memory
             return False
-        return 0 < image * images % _TILE_COLUMNS <= _TILE_COLUMNS // 2
+        return _half_fills(image * images)
 
     @property
     def moves_pairs(self) -> bool:
         """True if neighbours along a line are in turn in two planes."""
         last = self.axes[-1]
         return self.packs and len(self.axes) == 2 and last.stride == 2 and last.span > 0
+
+    def fills_patches(self, propagation: int) -> bool:
+        """True if neighbours along a line are in turn in as many planes as the window moves by, a multiple of four."""
+        last = self.axes[-1]
+        whole = last.stride % 4 == 0 and last.phases == last.stride
+        return self.packs and len(self.axes) == 2 and whole and propagation != INPUT_GRADIENT
 
     def has_wide_images(self, propagation: int) -> bool:
         """True if tiles collect the panels of outputs, or of inputs whose roles are exchanged, from a row or two."""
@@ -231,6 +240,10 @@ class Layer:
             "lines": len(self.axes) == 1,
         }
         return tuple(name for name, used in (asked | others).items() if used)
+
+
+def _half_fills(columns: int) -> bool:
+    return 0 < columns % _TILE_COLUMNS <= _TILE_COLUMNS // 2
 
 
 OPS: tuple[()] = ()
