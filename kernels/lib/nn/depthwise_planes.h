@@ -6,8 +6,8 @@
 #include "minbuild/kernel.h"
 #include "lib/gemm/pack.h"
 #include "lib/indexing/disjoint.h"
+#include "lib/nn/group_parts.h"
 #include "lib/nn/narrow_images.h"
-#include "lib/nn/propagation.h"
 #include "lib/simd/pairs.h"
 
 namespace minbuild {
@@ -82,6 +82,11 @@ struct Depthwise {
       plane *= extent[a];
     }
     pitch = extent[1];
+    if (MB_DEPTHWISE_CONV_NARROW) {
+      const Tensor& source = propagation == kInputGradient ? y : x;
+      first_image = source.as<T>();
+      last_image = first_image + source.count - read[0] * read[1];
+    }
     return taps <= kMostDepthwiseTaps;
   }
 
@@ -155,20 +160,6 @@ struct Depthwise {
     }
   }
   static MB_INLINE int limited(int count, int most) { return count < most ? count : most; }
-  // By whole vectors, the last of which overlaps the one before.
-  template <class V>
-  static MB_INLINE void copy_row(const T* from, T* to, int count) {
-    using Half = Vec<T, (V::size > 1 ? V::size / 2 : 1)>;
-    if (count >= V::size) {
-      for (int i = 0; i < count - V::size; i += V::size) V::load(from + i).store(to + i);
-      V::load(from + count - V::size).store(to + count - V::size);
-    } else if (count >= Half::size) {
-      Half::load(from).store(to);
-      Half::load(from + count - Half::size).store(to + count - Half::size);
-    } else {
-      for (int i = 0; i < count; ++i) to[i] = from[i];
-    }
-  }
 };
 
 }  // namespace minbuild

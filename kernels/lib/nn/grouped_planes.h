@@ -6,7 +6,7 @@
 #include "minbuild/kernel.h"
 #include "lib/gemm/pack.h"
 #include "lib/indexing/disjoint.h"
-#include "lib/nn/propagation.h"
+#include "lib/nn/group_parts.h"
 #include "lib/simd/pairs.h"
 
 namespace minbuild {
@@ -24,19 +24,6 @@ struct TapList {
   intptr_t w_row, w_step, to_step;
   intptr_t places[kMostGroupTaps], weights[kMostGroupTaps];
 };
-
-// From a matrix's rows to a row of each, the last vector of which overlaps the one before.
-template <class V, class T>
-MB_INLINE void copy_row(const T* from, T* to, int count) {
-  if (count >= V::size) {
-    for (int i = 0; i < count - V::size; i += V::size) V::load(from + i).store(to + i);
-    V::load(from + count - V::size).store(to + count - V::size);
-  } else if constexpr (V::size > 2) {
-    copy_row<Vec<T, V::size / 2>>(from, to, count);
-  } else {
-    for (int i = 0; i < count; ++i) to[i] = from[i];
-  }
-}
 
 // The even and the odd elements of a row, or the row of them.
 template <class V, class T>

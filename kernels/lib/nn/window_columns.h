@@ -193,7 +193,7 @@ struct ColumnsBody {
       } else {
         T lanes[V::size];
         sums->store(lanes);
-        Depthwise<T>::template copy_row<V>(lanes, to, int(end - to));
+        copy_row<V>(lanes, to, int(end - to));
       }
     }
   }
@@ -205,7 +205,7 @@ struct ColumnsBody {
     const int count = Depthwise<T>::limited(int(width), int(pitch) - c.before[1]);
     int rows = Depthwise<T>::limited(c.read[0], c.extent[0] - c.before[0]);
     for (T* to = c.planes + c.before[0] * pitch + c.before[1]; rows > 0; --rows, image += width, to += pitch)
-      Depthwise<T>::template copy_row<V>(image, to, count);
+      copy_row<V>(image, to, count);
   }
   // Of rows and columns by turns.
   template <int kC, class V>
@@ -235,7 +235,7 @@ struct ColumnsBody {
               const V &even = sums[0][v][i], &odd = sums[1][v][i];
               T line[2 * V::size];
               in_pairs<0>(even, odd).store(line), in_pairs<1>(even, odd).store(line + V::size);
-              Depthwise<T>::template copy_row<V>(line, to, left < 2 * V::size ? left : 2 * V::size);
+              copy_row<V>(line, to, left < 2 * V::size ? left : 2 * V::size);
             }
           }
         }

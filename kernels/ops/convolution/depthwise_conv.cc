@@ -175,8 +175,7 @@ struct WeightsBody {
         }
       }
       c.template fill_planes<V>(x);
-      for (int r = 0; r < c.out[0]; ++r)
-        Depthwise<T>::template copy_row<V>(dy + intptr_t(r) * c.out[1], c.grid + r * c.pitch, c.out[1]);
+      for (int r = 0; r < c.out[0]; ++r) copy_row<V>(dy + intptr_t(r) * c.out[1], c.grid + r * c.pitch, c.out[1]);
       int tap = 0;
       for (; tap <= c.taps - 5; tap += 5) add<V, 5>(c, w, tap);
       for (; tap <= c.taps - 4; tap += 4) add<V, 4>(c, w, tap);
@@ -207,36 +206,7 @@ MB_NOINLINE void run_channels(const Depthwise<T>& c, T* x, T* y, T* w, const T* 
 template <class T>
 Status depthwise_conv(const Call& call) {
   Depthwise<T> c;
-  c.propagation = Propagation(call.params[0]);
-  if (unsigned(c.propagation) > kWeightGradient) return Status::kBadPlan;
-  const Tensor &result = call[0], &bias = call[3], &bytes = call[4];
-  const Tensor *y = &result, *x = &call[1], *w = &call[2];
-  if (c.propagation == kInputGradient) y = &call[1], x = &result;
-  if (c.propagation == kWeightGradient) y = &call[2], w = &result;
-  if (!c.read_shapes(*x, *y, *w, call.params) || !c.lay_out(result, bytes)) return Status::kTooLarge;
-  if (bias && (c.propagation != kOutput || bias.count != c.channels)) return Status::kBadPlan;
-  if (c.propagation == kWeightGradient && !call.adds(0)) clear_bytes(result.data, result.count * sizeof(T));
-  clear_bytes(c.planes, size_t(c.share) * sizeof(T));
-  const Tensor* const read = c.propagation == kInputGradient ? y : x;
-  c.first_image = read->as<T>();
-  c.last_image = c.first_image + (intptr_t(c.batch) * c.channels - 1) * c.read[0] * c.read[1];
-#if MB_THREADS > 1
-  const int64_t room = bytes.count / (c.share * int64_t(sizeof(T))), work = int64_t(x->count) * c.taps;
-  const int members = members_of(call.team) < room ? members_of(call.team) : int(room);
-  if (members > 1 && work >= kLeastWork / 4) {
-    clear_bytes(c.planes, size_t(c.share) * members * sizeof(T));
-    const int some = (c.channels + 4 * members - 1) / (4 * members);
-    for_parts(call.team, members, (c.channels + some - 1) / some, [&](int32_t part, int32_t member) {
-      Depthwise<T> own = c;
-      own.planes += member * c.share, own.grid += member * c.share;
-      const int first = part * some, count = c.channels - first < some ? c.channels - first : some;
-      run_channels<T>(own, x->as<T>(), y->as<T>(), w->as<T>(), bias.as<T>(), first, count);
-    });
-    return Status::kOk;
-  }
-#endif
-  run_channels<T>(c, x->as<T>(), y->as<T>(), w->as<T>(), bias.as<T>(), 0, c.channels);
-  return Status::kOk;
+  return run_in_groups<T>(call, c, run_channels<T>);
 }
 
 MB_INSTANTIATE_DEPTHWISE_CONV

@@ -258,7 +258,6 @@ void run_group(const Grouped<T>& c, T* x, T* y, T* w, const T* bias, int count) 
 // Some groups of all images.
 template <class T>
 MB_NOINLINE void run_groups(const Grouped<T>& c, T* x, T* y, T* w, const T* bias, int first, int some) {
-  clear_bytes(c.planes, size_t(c.share) * sizeof(T));
   const intptr_t x_group = c.channels * c.x_image, y_group = c.filters * c.y_image;
   const intptr_t w_group = intptr_t(c.filters) * c.channels * c.taps;
   for (int g = first; g < first + some; ++g)
@@ -274,31 +273,7 @@ MB_NOINLINE void run_groups(const Grouped<T>& c, T* x, T* y, T* w, const T* bias
 template <class T>
 Status grouped_conv_packed(const Call& call) {
   Grouped<T> c;
-  c.propagation = Propagation(call.params[0]);
-  if (unsigned(c.propagation) > kWeightGradient) return Status::kBadPlan;
-  const Tensor &result = call[0], &bias = call[3], &bytes = call[4];
-  const Tensor *y = &result, *x = &call[1], *w = &call[2];
-  if (c.propagation == kInputGradient) y = &call[1], x = &result;
-  if (c.propagation == kWeightGradient) y = &call[2], w = &result;
-  if (!c.read_shapes(*x, *y, *w, call.params) || !c.lay_out(result, bytes)) return Status::kTooLarge;
-  if (bias && (c.propagation != kOutput || bias.count != w->dims[0])) return Status::kBadPlan;
-  if (c.propagation == kWeightGradient && !call.adds(0)) clear_bytes(result.data, result.count * sizeof(T));
-#if MB_THREADS > 1
-  const int64_t room = bytes.count / (c.share * int64_t(sizeof(T))), work = int64_t(y->count) * c.channels * c.taps;
-  const int members = members_of(call.team) < room ? members_of(call.team) : int(room);
-  if (members > 1 && work >= kLeastWork / 4) {
-    const int some = (c.groups + 4 * members - 1) / (4 * members);
-    for_parts(call.team, members, (c.groups + some - 1) / some, [&](int32_t part, int32_t member) {
-      Grouped<T> own = c;
-      own.planes += member * c.share, own.grid += member * c.share;
-      const int first = part * some, count = c.groups - first < some ? c.groups - first : some;
-      run_groups<T>(own, x->as<T>(), y->as<T>(), w->as<T>(), bias.as<T>(), first, count);
-    });
-    return Status::kOk;
-  }
-#endif
-  run_groups<T>(c, x->as<T>(), y->as<T>(), w->as<T>(), bias.as<T>(), 0, c.groups);
-  return Status::kOk;
+  return run_in_groups<T>(call, c, run_groups<T>);
 }
 
 MB_INSTANTIATE_GROUPED_CONV

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.ir import ElementType, Shape, TensorType
-from minbuild.ir.dims import Dim, dim_min, product
+from minbuild.ir.dims import Dim, dim_min, never_negative, product
 from minbuild.ir.kernel_choice import KernelChoice
 from minbuild.ops.convolution.conv_params import INPUT_GRADIENT, OUTPUT, WEIGHT_GRADIENT, images_of_pass
 from minbuild.ops.convolution.sliding_window import Axis, axes, known
@@ -221,6 +221,13 @@ class Layer:
         return TensorType(
             ElementType.UINT8, ((planes + gathered + made + _BEYOND) * self.element.size + ordered + rest,)
         )
+
+    def may_have(self, scratch: TensorType, propagation: int) -> bool:
+        """True if memory has room for the `scratch` of a kernel of its own, or the one that the layer takes otherwise
+        has no less. `propagation` says which tensor is computed."""
+        other = self.packed_scratch(propagation) if self.packs else self.scratch()
+        needed = known(product(scratch.shape or ()))
+        return self.kernels.affords(needed) or never_negative(product(other.shape or ()) - needed)
 
     def params(self) -> list[int]:
         padded = (Axis(1, taps=1, stride=1, before=0, after=0, dilation=1),) * (

@@ -8,7 +8,6 @@ from __future__ import annotations
 from math import prod
 
 from minbuild.ir import ElementType, TensorType
-from minbuild.ir.dims import never_negative, product
 from minbuild.ops.convolution.conv_layer import Layer
 from minbuild.ops.convolution.conv_params import (
     ARGS,
@@ -55,9 +54,7 @@ def takes_grouped(layer: Layer, propagation: int) -> bool:
     outputs = prod(known(a.outputs) for a in window)
     if layer.groups * layer.channels * layer.filters * layer.taps * outputs < _LEAST_WORK:
         return False
-    needed = known(product(grouped_scratch(layer, propagation).shape or ()))
-    other = layer.packed_scratch(propagation) if layer.packs else layer.scratch()
-    return layer.kernels.affords(needed) or never_negative(product(other.shape or ()) - needed)
+    return layer.may_have(grouped_scratch(layer, propagation), propagation)
 
 
 def grouped_features(layer: Layer) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ The kernel is one of its own: libraries of models that are too small for it do n
 from __future__ import annotations
 
 from minbuild.ir import ElementType, TensorType
-from minbuild.ir.dims import never_negative, product
+from minbuild.ir.dims import product
 from minbuild.ops.convolution.conv_layer import MOST_PADDED, Layer
 from minbuild.ops.convolution.conv_params import (
     ARGS,
@@ -60,10 +60,7 @@ def takes_winograd(layer: Layer, propagation: int) -> bool:
     made = _made(layer, propagation)
     if not all(isinstance(a.outputs, int) for a in made.axes) or not _pays(made, propagation):
         return False
-    packed, needed = layer.packed_scratch(propagation), winograd_scratch(layer, propagation)[0].shape or ()
-    return layer.kernels.affords(known(product(needed))) or never_negative(
-        product(packed.shape or ()) - product(needed)
-    )
+    return layer.may_have(winograd_scratch(layer, propagation)[0], propagation)
 
 
 def _made(layer: Layer, propagation: int) -> Layer:
