@@ -21,7 +21,8 @@ constexpr intptr_t kRowBytes = 17 << 13, kColumnBytes = 1 << 19;
 // Elements that packing may write beyond the rows of A.
 constexpr intptr_t kBeyondRows = 16;
 // Up to this depth a product of many columns is bound by writing C, which goes faster along its rows.
-constexpr intptr_t kShallow = 64, kShallowRows = 32, kShallowPanels = 8, kLeastDepth = 4;
+// Up to kBrief one tile of rows at a time does: more of them wait for C at more places of memory than processors fetch.
+constexpr intptr_t kShallow = 64, kShallowRows = 32, kShallowPanels = 8, kLeastDepth = 4, kBrief = 16;
 
 // Packs of B as in gemm.h, but of any number of columns: panels one after the other, each of `depth` rows. Of a single
 // panel it may leave the work to a tile instead: `copies`, or null.
@@ -74,7 +75,7 @@ struct Blocks {
     depth = g.k < deepest ? g.k : deepest;
     tall = packed_tile_rows(bytes);
     shallow = g.k <= kShallow && g.n > kShallowPanels * width;
-    rows = shallow ? kShallowRows : (kRowBytes / kSize - kBeyondRows) / depth / tall * tall;
+    rows = shallow ? (g.k <= kBrief ? tall : kShallowRows) : (kRowBytes / kSize - kBeyondRows) / depth / tall * tall;
     const intptr_t blocks = (g.m + rows - 1) / rows;  // of about the same size
     if (blocks > 0) rows = whole_tiles((g.m + blocks - 1) / blocks);
     columns = kColumnBytes / kSize / depth / width * width;

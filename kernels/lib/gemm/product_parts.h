@@ -62,6 +62,9 @@ struct Partition {
   MB_INLINE int32_t count() const { return rows.count * columns.count; }
 };
 
+// Bytes of a product of little depth that takes its time to be written. Threads differ most in that, by up to a half.
+constexpr int64_t kLeastWritten = 1 << 22;
+
 // Whole tiles for each part, such that the last member ends soonest, where each takes the next part whenever it has done
 // one. As each part packs its rows and columns by itself, `row` and `column` are multiplications that take as long as
 // packing an element of these. Products of real size have two parts for each member, as threads are not equally fast, and
@@ -70,8 +73,9 @@ template <class T>
 MB_NOINLINE Partition partition_of(const Gemm<T>& g, int bytes, int32_t products, int32_t row, int32_t column) {
   const int32_t members = g.members, tall = packed_tile_rows(bytes), m = g.m, n = g.n,
                 width = int32_t(unsigned(bytes) / sizeof(T)) * kTileVectors;
-  const bool real = int64_t(m) * n * g.k >= 32 * members * kLeastWork;
-  const int32_t least = real && products == 1 ? 2 : 1;
+  const bool written = g.k <= kBrief && int64_t(m) * n * int64_t(sizeof(T)) >= kLeastWritten;
+  const bool real = written || int64_t(m) * n * g.k >= 32 * members * kLeastWork;
+  const int32_t least = real && products == 1 ? (written ? 4 : 2) : 1;
   Partition best = {cuts_of(m, 1, 1, false), cuts_of(n, 1, 1, false)};
   int64_t shortest = INT64_MAX / members;
   for (int32_t across = 1; across <= (products > 1 ? 1 : 2 * members) && (across - 1) * width < n; ++across)
