@@ -180,6 +180,10 @@ Status layer_norm(const Call& call) {
 template <class T>
 Status layer_norm_grad(const Call& call);
 
+// Sums of entries go by columns and read all rows from other threads' caches, and rows are read again for x: both together
+// take nearly three times what one thread takes for both at once, at any size, so that fewer threads do not gain.
+constexpr int32_t kLeastMembers = 4;
+
 // d_bias += dy and d_scale += dy (x - mean) inverse for some entries, over all rows in their order: as RunSums does.
 template <class T>
 struct EntrySums {
@@ -253,7 +257,7 @@ Status layer_norm_grad(const Call& call) {
     if (!call.adds(i)) clear_bytes(call[i].data, scale.count * sizeof(T));
   }
 #if MB_THREADS > 1
-  if (members_of(call.team) > 1 && rows.each && int64_t(x.count) * int64_t(sizeof(T)) >= 2 * kLeastBytes) {
+  if (members_of(call.team) >= kLeastMembers && rows.each && int64_t(x.count) * int64_t(sizeof(T)) >= 2 * kLeastBytes) {
     gradients_in_parts(call, rows);
     return Status::kOk;
   }
