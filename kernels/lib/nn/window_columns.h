@@ -27,16 +27,21 @@ MB_INLINE void add_column(V (&sums)[kC][kR], const T* row, intptr_t pitch, const
   });
   row += kRim * pitch;
   unroll<kR + kTaps - 1 - 2 * kRim>([&](auto inner) MB_LAMBDA {
-    constexpr int r = inner + kRim;
+    constexpr int r = inner + kRim, kFirst = r < kTaps ? 0 : r - kTaps + 1, kLast = r < kR ? r : kR - 1;
     unroll<kC>([&](auto v) MB_LAMBDA {
       const V x = V::load(row + v * apart.x);
-      unroll<kR>([&](auto i) MB_LAMBDA {
-        if constexpr (r >= i && r < i + kTaps) sums[v][i] = muladd(factors[v][r - i], x, sums[v][i]);
+      unroll<kLast - kFirst + 1>([&](auto at) MB_LAMBDA {
+        constexpr int i = kFirst + at;
+        sums[v][i] = muladd(factors[v][r - i], x, sums[v][i]);
       });
     });
     row += pitch;
   });
 }
+
+// As rows are short, registers of 64 bytes hold vectors of 32; there are 32 of them, for two vectors of each row.
+template <class W>
+using RowVector = Width<(W::bytes < 32 ? W::bytes : 32)>;
 
 // The columns of a window that results of a phase meet: each has `taps` rows of the plane from places[i] on, and
 // of the weights from weights[i] on, in steps of `step`.
@@ -73,37 +78,44 @@ struct WindowColumns {
         add(last / 2 + 1, last * width + column, (c.before[0] - last / 2) * c.pitch + c.before[1] + ahead / 2);
     }
   }
+};
 
-  // results[v]: vectors of kR rows of results, of which the first reads from `from`.
-  template <int kR, int kRim, int kC, class V, class T>
-  MB_INLINE void sum(const T* from, intptr_t pitch, const T* w, const Apart& apart, const T* first,
-                     V (*results)[kTallBlock]) const {
+// Of kC vectors of results: `rows` of them, kTallBlock, kBlock or one, of which the first reads from `from`. A function of
+// its own: it has thousands of instructions, and compilers take gigabytes for a copy at each of its places.
+template <class T, int kC>
+struct ColumnSums {
+  template <class W>
+  static MB_INLINE void run(const WindowColumns* columns, int rows, const T* from, intptr_t pitch, const T* w,
+                            const Apart* apart, const T* first, T* results) {
+    using V = typename RowVector<W>::template of<T>;
+    if (rows == kTallBlock) {
+      if (columns->rim) sum<V, kTallBlock, 1>(*columns, from, pitch, w, *apart, first, results);
+      else sum<V, kTallBlock, 0>(*columns, from, pitch, w, *apart, first, results);
+    } else if (rows == kBlock) {
+      sum<V, kBlock, 0>(*columns, from, pitch, w, *apart, first, results);
+    } else {
+      sum<V, 1, 0>(*columns, from, pitch, w, *apart, first, results);
+    }
+  }
+  template <class V, int kR, int kRim>
+  static MB_INLINE void sum(const WindowColumns& columns, const T* from, intptr_t pitch, const T* w, const Apart& apart,
+                            const T* first, T* results) {
     V sums[kC][kR];
     unroll<kC>([&](auto v) MB_LAMBDA { unroll<kR>([&](auto i) MB_LAMBDA { sums[v][i] = first[v]; }); });
-    for (int i = 0; i < count; ++i) {
-      const T *x = from + places[i], *factors = w + weights[i];
-      if (kFiveRows && taps[i] == 5) add_column<5, kRim * 2>(sums, x, pitch, factors, step, apart);
-      if (kSevenRows && taps[i] == 7) add_column<7, kRim * 3>(sums, x, pitch, factors, step, apart);
+    for (int i = 0; i < columns.count; ++i) {
+      const T *x = from + columns.places[i], *factors = w + columns.weights[i];
+      const int taps = columns.taps[i];
+      if (kFiveRows && taps == 5) add_column<5, kRim * 2>(sums, x, pitch, factors, columns.step, apart);
+      if (kSevenRows && taps == 7) add_column<7, kRim * 3>(sums, x, pitch, factors, columns.step, apart);
       if constexpr (MB_DEPTHWISE_CONV_TALL_STRIDES && kRim == 0) {
-        if (kFiveRows && taps[i] == 2) add_column<2, 0>(sums, x, pitch, factors, step, apart);
-        if (taps[i] == 3) add_column<3, 0>(sums, x, pitch, factors, step, apart);
-        if (kSevenRows && taps[i] == 4) add_column<4, 0>(sums, x, pitch, factors, step, apart);
+        if (kFiveRows && taps == 2) add_column<2, 0>(sums, x, pitch, factors, columns.step, apart);
+        if (taps == 3) add_column<3, 0>(sums, x, pitch, factors, columns.step, apart);
+        if (kSevenRows && taps == 4) add_column<4, 0>(sums, x, pitch, factors, columns.step, apart);
       }
     }
-    unroll<kC>([&](auto v) MB_LAMBDA { unroll<kR>([&](auto i) MB_LAMBDA { results[v][i] = sums[v][i]; }); });
-  }
-  // The same, of `rows` rows: kTallBlock, kBlock or one.
-  template <int kC, class V, class T>
-  MB_INLINE void sum_rows(int rows, const T* from, intptr_t pitch, const T* w, const Apart& apart, const T* first,
-                          V (*results)[kTallBlock]) const {
-    if (rows == kTallBlock) {
-      if (rim) sum<kTallBlock, 1, kC>(from, pitch, w, apart, first, results);
-      else sum<kTallBlock, 0, kC>(from, pitch, w, apart, first, results);
-    } else if (rows == kBlock) {
-      sum<kBlock, 0, kC>(from, pitch, w, apart, first, results);
-    } else {
-      sum<1, 0, kC>(from, pitch, w, apart, first, results);
-    }
+    unroll<kC>([&](auto v) MB_LAMBDA {
+      unroll<kR>([&](auto i) MB_LAMBDA { sums[v][i].store(results + (v * kTallBlock + i) * V::size); });
+    });
   }
 };
 
@@ -114,13 +126,12 @@ MB_INLINE int rows_of_block(int left, int height) {
 }
 
 // Of some channels of an image: outputs, or gradients of the input. Small channels are copied while those before are
-// computed: first reads do not wait for writes. The 32 registers of AVX-512 hold two vectors of each row, of 32 bytes, as
-// rows are short.
+// computed: first reads do not wait for writes.
 template <class T>
 struct ColumnsBody {
   template <class W>
   static MB_INLINE void run(const Depthwise<T>* of, const T* x, T* y, const T* w, const T* bias, int channels) {
-    using V = typename Width<(W::bytes < 32 ? W::bytes : 32)>::template of<T>;
+    using V = typename RowVector<W>::template of<T>;
     constexpr int kC = W::bytes == 64 ? 2 : 1;
     const Depthwise<T>& c = *of;
     const bool forward = c.propagation == kOutput, phases = !forward && c.stride == 2;
@@ -147,11 +158,11 @@ struct ColumnsBody {
         for (int i = 0; i < 2; ++i) first[i] = bias[done + (i < some ? i : 0)];
       Apart apart;
       if (some == 2) apart = {c.copy, c.taps, image};
-      if (phases) join<kC, V>(c, columns, planes, w + done * c.taps, apart, y + done * image, height, width, first);
-      else add<kC, V>(c, columns[0], planes, w + done * c.taps, apart, y + done * image, height, width, first);
+      if (phases) join<W, kC, V>(c, columns, planes, w + done * c.taps, apart, y + done * image, height, width, first);
+      else add<W, kC, V>(c, columns[0], planes, w + done * c.taps, apart, y + done * image, height, width, first);
     }
   }
-  template <int kC, class V>
+  template <class W, int kC, class V>
   static MB_INLINE void add(const Depthwise<T>& c, const WindowColumns& columns, const T* planes, const T* w,
                             Apart apart, T* y, intptr_t height, intptr_t width, const T* first) {
     const T* const end = y + height * width;
@@ -160,7 +171,7 @@ struct ColumnsBody {
       const int rows = rows_of_block(int(height - r), int(height));
       if (r > height - rows) r = height - rows;
       for (intptr_t column = 0; column < width;) {
-        V sums[kC][kTallBlock];
+        T sums[kC][kTallBlock * V::size];
         const T *const from = planes + r * c.pitch + column, *last = end;
         T* const to = y + r * width + column;
         const intptr_t left = width - column - V::size;
@@ -169,13 +180,11 @@ struct ColumnsBody {
         if (pair) {
           if (!channels) apart.x = apart.y = step;
           else last += apart.y;
-          columns.template sum_rows<kC>(rows, from, c.pitch, w, apart, first, sums);
-        } else {
-          columns.template sum_rows<1>(rows, from, c.pitch, w, apart, first, sums);
         }
+        sum_rows<W, kC>(pair, &columns, rows, from, c.pitch, w, &apart, first, sums[0]);
         // A row that is shorter than a vector is written too far; the rows behind follow.
-        store_rows(sums[0], rows, to, width, end);
-        if (pair) store_rows(sums[kC - 1], rows, to + apart.y, width, last);
+        store_rows<V>(sums[0], rows, to, width, end);
+        if (pair) store_rows<V>(sums[kC - 1], rows, to + apart.y, width, last);
         column += step;
         if (pair && !channels) {
           const intptr_t rest = width - column - V::size;
@@ -185,16 +194,17 @@ struct ColumnsBody {
       r += rows;
     }
   }
+  // Of two vectors of results if `pair`.
+  template <class W, int kC, class... Args>
+  static MB_INLINE void sum_rows(bool pair, Args... args) {
+    if (kC == 2 && pair) run_apart<ColumnSums<T, kC>, W>(args...);
+    else run_apart<ColumnSums<T, 1>, W>(args...);
+  }
   template <class V>
-  static MB_INLINE void store_rows(const V* sums, int rows, T* to, intptr_t width, const T* end) {
-    for (; rows > 0; --rows, ++sums, to += width) {
-      if (to <= end - V::size) {
-        sums->store(to);
-      } else {
-        T lanes[V::size];
-        sums->store(lanes);
-        copy_row<V>(lanes, to, int(end - to));
-      }
+  static MB_INLINE void store_rows(const T* sums, int rows, T* to, intptr_t width, const T* end) {
+    for (; rows > 0; --rows, sums += V::size, to += width) {
+      if (to <= end - V::size) V::load(sums).store(to);
+      else copy_row<V>(sums, to, int(end - to));
     }
   }
   // A channel to planes whose rims are zero, of windows that move by one element: rows are often short.
@@ -208,7 +218,7 @@ struct ColumnsBody {
       copy_row<V>(image, to, count);
   }
   // Of rows and columns by turns.
-  template <int kC, class V>
+  template <class W, int kC, class V>
   static MB_INLINE void join(const Depthwise<T>& c, const WindowColumns* columns, const T* planes, const T* w,
                              Apart apart, T* dx, int height, int width, const T* first) {
     const bool channels = apart.y > 0;
@@ -220,19 +230,17 @@ struct ColumnsBody {
         if (r > count - rows) r = count - rows;
         const T* const from = planes + (2 * r + down + c.pad[0]) / 2 * c.pitch;
         for (int at = 0, step; 2 * at < width; at += step) {
-          V sums[2][kC][kTallBlock];
+          T sums[2][kC][kTallBlock][V::size];
           step = V::size;
           const bool pair = kC == 2 && (channels || 2 * (at + step) < width);
           if (pair && !channels) apart.x = step, apart.y = 2 * step, step *= 2;
-          for (int across = 0; across < 2; ++across) {
-            if (pair) own[across].template sum_rows<kC>(rows, from + at, c.pitch, w, apart, first, sums[across]);
-            else own[across].template sum_rows<1>(rows, from + at, c.pitch, w, apart, first, sums[across]);
-          }
+          for (int i = 0; i < 2; ++i)
+            sum_rows<W, kC>(pair, own + i, rows, from + at, c.pitch, w, &apart, first, sums[i][0][0]);
           for (int v = 0; v <= pair; ++v) {
             T* to = dx + (2 * r + down) * width + 2 * at + v * apart.y;
             const int left = width - 2 * at - (channels ? 0 : v * 2 * V::size);
             for (int i = 0; i < rows; ++i, to += 2 * width) {
-              const V &even = sums[0][v][i], &odd = sums[1][v][i];
+              const V even = V::load(sums[0][v][i]), odd = V::load(sums[1][v][i]);
               T line[2 * V::size];
               in_pairs<0>(even, odd).store(line), in_pairs<1>(even, odd).store(line + V::size);
               copy_row<V>(line, to, left < 2 * V::size ? left : 2 * V::size);

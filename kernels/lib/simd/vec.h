@@ -204,18 +204,24 @@ template <int I>
 struct Constant {
   constexpr operator int() const { return I; }
 };
+template <class, int... I>
+struct Constants {};
+#if defined(__clang__)
+template <int N>
+using ConstantsUpTo = __make_integer_seq<Constants, int, N>;
+#else
+template <int N>
+using ConstantsUpTo = Constants<int, __integer_pack(N)...>;
+#endif
 template <class Body, int... I>
-MB_INLINE void unroll_each(Body&& body, Constant<I>...) {
+MB_INLINE void unroll_each(Body&& body, Constants<int, I...>) {
   (body(Constant<I>{}), ...);
 }
-// body(0), body(1), ..., body(N - 1) as straight code, so that arrays indexed by the argument live in registers.
-template <int N, int... I, class Body>
+// body(0), body(1), ..., body(N - 1) as straight code, so that arrays indexed by the argument live in registers. Not by
+// recursion: before compilers drop inlined functions, each level has a copy of all that it calls.
+template <int N, class Body>
 MB_INLINE void unroll(Body&& body) {
-  if constexpr (sizeof...(I) == N) {
-    unroll_each(body, Constant<I>{}...);
-  } else {
-    unroll<N, I..., int(sizeof...(I))>(body);
-  }
+  unroll_each(body, ConstantsUpTo<N>{});
 }
 
 #if MB_SPLIT_MULADD
@@ -393,6 +399,15 @@ MB_INLINE auto run_at(int bytes, Args... args) {
 #endif
   return bytes >= 32 ? run_avx2<Body>(args...) : run_sse2<Body>(args...);
 }
+// Body::run<W>(args...) as a function of its own, for code that runs at W already.
+template <class Body, class W, class... Args>
+MB_INLINE void run_apart(Args... args) {
+#if MINBUILD_AVX512
+  if constexpr (W::bytes == 64) return run_avx512<Body>(args...);
+#endif
+  if constexpr (W::bytes == 32) run_avx2<Body>(args...);
+  else run_sse2<Body>(args...);
+}
 #if MINBUILD_AVX512
 // A body for vectors of 64 bytes alone, where widest_bytes() said so.
 template <class Body, class... Args>
@@ -424,6 +439,10 @@ MB_NOINLINE auto run_native(Args... args) {
 template <class Body, int MaxBytes = 32, class... Args>
 MB_INLINE auto run_at(int, Args... args) {
   return run_native<Body, (MaxBytes > 32 ? kWidestBytes : kNativeBytes < MaxBytes ? kNativeBytes : MaxBytes)>(args...);
+}
+template <class Body, class W, class... Args>
+MB_INLINE void run_apart(Args... args) {
+  run_native<Body, W::bytes>(args...);
 }
 template <class Body, class... Args>
 MB_INLINE void run_widest(Args... args) {
