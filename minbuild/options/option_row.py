@@ -63,8 +63,11 @@ class BuildOption:
             if len(parts) != 1 or None in sizes or 0 in sizes:
                 return None
             return str(sizes[0]) if sizes else parts[0]
-        if self.numbers and len(parts) == 1 and parts[0].isdecimal() and parts[0] not in ("0", "1"):
-            return str(int(parts[0])) if self.numbers[0] <= int(parts[0]) <= self.numbers[1] else None
+        if self.numbers and len(parts) == 1 and parts[0].isdecimal():
+            least, most = self.numbers
+            if int(parts[0]) < least and OFF in self.values:
+                return OFF  # one thread is the caller's own
+            return str(int(parts[0])) if least <= int(parts[0]) <= most else None
         known = tuple(
             _SPELLINGS.get(p.lower(), p) if ON in self.values else p for p in dict.fromkeys(parts) if p
         )

@@ -185,3 +185,15 @@ def test_whole_numbers_are_settings() -> None:
     for wrong in ("4", True, 4.5):
         with pytest.raises(BadInput, match="a whole number"):
             checked_settings({"growth-interval": wrong}, "minbuild.toml", keys)
+
+
+@pytest.mark.parametrize(
+    ("given", "value"), [("1", OFF), ("0", OFF), (1, OFF), (2, "2"), ("64", "64"), ("65", None)]
+)
+def test_one_thread_is_none_besides_the_callers(given: object, value: str | None) -> None:
+    assert build_option("threads").read(given) == value
+
+
+@pytest.mark.parametrize("given", [0, 1, 1001])
+def test_a_number_out_of_range_is_no_spelling_of_a_word(given: int) -> None:
+    assert build_option("lowering_time").read(given) is None
