@@ -182,7 +182,7 @@ def repair_normalization(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
         else node
         for node in graph.nodes
     )
-    repaired = [after.name for before, after in zip(graph.nodes, nodes, strict=True) if before != after]
+    repaired = [after.name for before, after in zip(graph.nodes, nodes, strict=True) if before is not after]
     if not repaired:
         return graph, ()
     note = (

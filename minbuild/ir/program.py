@@ -97,3 +97,4 @@ class Program:
     symbols: tuple[str, ...]
     fingerprint: int = 0  # of the model that it is of; 32 bits
     fused_updates: bool = False  # training steps update parameters, and no gradients are stored
+    has_bodies: bool = True  # calls may be loops with bodies; False spares passes a look at each call

@@ -68,13 +68,15 @@ def _each(
     """The pass that applies `rewrite` to every procedure, and to every body of a loop if `bodies`, by itself; it has
     the name of that function."""
 
-    def rewritten(procedure: Procedure, registry: Registry) -> Procedure:
-        return (
-            with_bodies(procedure, lambda p: rewrite(p, registry)) if bodies else rewrite(procedure, registry)
-        )
-
     def function(program: Program, registry: Registry) -> Program:
-        return replace(program, procedures=tuple(rewritten(p, registry) for p in program.procedures))
+        def rewritten(procedure: Procedure) -> Procedure:
+            return rewrite(procedure, registry)
+
+        if bodies and program.has_bodies:
+            procedures = tuple(with_bodies(p, rewritten) for p in program.procedures)
+        else:
+            procedures = tuple(map(rewritten, program.procedures))
+        return replace(program, procedures=procedures)
 
     return Pass(rewrite.__name__, function, requires, ensures, preserves)
 

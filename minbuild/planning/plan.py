@@ -47,7 +47,6 @@ class _Builder:
     program: Program
     registry: Registry
     threads: int  # that may work on a call
-    choice: KernelChoice
     search: int  # for a smaller arena than that of the best packing: times the usual work
     tensors: dict[PlanTensor, int] = field(default_factory=dict)
     kernels: dict[Kernel, int] = field(default_factory=dict)
@@ -148,9 +147,6 @@ class _Builder:
             return at + self.persistent_at.get(value.of, 0)  # the optimizer's flat ones start at 0
         return self.persistent_at.get(value.name, 0)  # the optimizer's flat `params` start at 0
 
-    def kernel(self, kernel: Kernel) -> int:
-        return self.kernels.setdefault(kernel, len(self.kernels))
-
 
 def build_plan(
     program: Program,
@@ -162,17 +158,18 @@ def build_plan(
     """The plan of a program whose passes are done, with scratch memory for as many `threads`, of these
     `kernels`. A layout of the arena is searched for with `search` times the usual work.
     `program` is lowered and optimised, `registry` has the kernels. Raises Unsupported where no kernel serves."""
-    builder = _Builder(program, registry, threads, kernels, search)
+    builder = _Builder(program, registry, threads, search)
     builder.lay_out_persistent()
-    routines = tuple(_routine(builder, p) for p in program.procedures)
+    selected = [_shared(select_kernels(p, registry, kernels), builder) for p in program.procedures]
+    # Kernels in the order of the library's table.
+    used = {id(selection.kernel): selection.kernel for selections in selected for selection in selections}
+    order = sorted(set(used.values()), key=lambda k: (k.stem, k.function, k.types))
+    builder.kernels = {kernel: i for i, kernel in enumerate(order)}
+    routines = tuple(_routine(builder, *each) for each in zip(program.procedures, selected, strict=True))
     parameters = tuple(
         PlanParameter(v.name, _device_role(builder, v), builder.place(v, v.type, {}, 0), v.index)
         for v in program.parameters
     )
-    # Kernels in the order of the library's table.
-    order = sorted(builder.kernels, key=lambda k: (k.stem, k.function, k.types))
-    renumber = {builder.kernels[k]: i for i, k in enumerate(order)}
-    routines = tuple(_renumbered(r, renumber) for r in routines)
     return Plan(
         tuple(order),
         features=tuple(sorted(builder.features)),
@@ -197,21 +194,6 @@ def _device_role(builder: _Builder, value: Value) -> Role:
     return Role.BUFFER if value.role is Role.FROZEN and value.name not in builder.frozen_at else value.role
 
 
-def _renumbered(routine: Routine, kernels: Mapping[int, int]) -> Routine:
-    steps = tuple(
-        Step(
-            kernels[s.kernel],
-            args=s.args,
-            params=s.params,
-            accumulate=s.accumulate,
-            node=s.node,
-            loop=s.loop,
-        )
-        for s in routine.steps
-    )
-    return replace(routine, steps=steps)
-
-
 def _bytes(tensor: TensorType) -> int:
     size = size_of(tensor)
     if not isinstance(size, int):
@@ -219,8 +201,7 @@ def _bytes(tensor: TensorType) -> int:
     return size
 
 
-def _routine(builder: _Builder, procedure: Procedure) -> Routine:
-    selections = _shared(select_kernels(procedure, builder.registry, builder.choice), builder)
+def _routine(builder: _Builder, procedure: Procedure, selections: Sequence[Selection]) -> Routine:
     loops = loops_of(procedure, selections)
     ordered = _laid_out(builder, procedure, selections, loops)
     numbers = {buffer.name: builder.buffers + i for i, buffer in enumerate(ordered)}
@@ -246,7 +227,7 @@ def _routine(builder: _Builder, procedure: Procedure) -> Routine:
             else:
                 args.append(tensor(arg, selection.kernel.args[slot][0]) if arg else -1)
         builder.features |= selection.features
-        kernel, node = builder.kernel(selection.kernel), selection.call.node
+        kernel, node = builder.kernels[selection.kernel], selection.call.node
         steps.append(
             Step(
                 kernel,
@@ -301,7 +282,8 @@ def _laid_out(
     accesses = accesses_of(procedure, selections)
     buffers = buffers_of(procedure, selections, accesses, loops)
     ordered = order_buffers(buffers, assignments, builder.search)
-    for assignment in assignments:
+    checked_loops = checked(procedure, loops)
+    for number, assignment in enumerate(assignments):
         solution = solution_of(ordered, buffer_sizes(ordered, assignment))
         validate(
             procedure.name,
@@ -310,7 +292,8 @@ def _laid_out(
             peak=solution.height,
             assignment=assignment,
             accesses=accesses,
-            loops=checked(procedure, loops),
+            loops=checked_loops,
+            again=number > 0,
         )
     return ordered
 

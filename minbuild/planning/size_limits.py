@@ -95,12 +95,15 @@ _Entry = tuple[int, str, str, Shape]  # elements, file, value, shape
 
 
 def _too_large(procedure: Procedure, largest: Mapping[str, int]) -> Iterator[_Entry]:
+    shapes = {value.type.shape or () for value in procedure.values.values()}
+    large = {shape for shape in shapes if evaluate(product(shape), largest) > MOST_ELEMENTS}
+    if not large:  # as always, nearly: no look at every call
+        return
     used = {name for call in procedure.calls for name in (*call.inputs, *call.outputs) if name}
     for name in sorted(used):
         shape = procedure.values[name].type.shape or ()
-        size = evaluate(product(shape), largest)
-        if size > MOST_ELEMENTS:
-            yield size, procedure.source, name, shape
+        if shape in large:
+            yield evaluate(product(shape), largest), procedure.source, name, shape
 
 
 def _cure(found: Sequence[_Entry], largest: Mapping[str, int], fixed: Mapping[str, int]) -> str:

@@ -24,6 +24,7 @@ from minbuild.ir import (
 )
 from minbuild.ir.dims import Dim, product, substitute, symbol, symbols_in
 from minbuild.ops import Registry
+from minbuild.passes.lowering.loop_call import bodies
 from minbuild.passes.lowering.program_builder import Lowering
 from minbuild.passes.lowering.symbol_unification import SymbolUnification, labelled_pairs
 
@@ -72,6 +73,7 @@ def lower(artifacts: TrainingArtifacts, registry: Registry, fixed: Mapping[str, 
         moments,
         _symbols(procedures),
         fingerprint_of(artifacts),
+        has_bodies=any(True for p in procedures for _ in bodies(p)),
     )
 
 

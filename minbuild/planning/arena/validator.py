@@ -59,19 +59,23 @@ def validate(
     assignment: Mapping[str, int],
     accesses: Sequence[Iterable[str]],
     loops: Loops = Loops(),
+    again: bool = False,
 ) -> None:
     """Raises LayoutFault with every rule the layout of procedure `where` breaks at `assignment`.
 
     `buffers` stand in placement order, `offsets` and `peak` (bytes) are what the planner claims for them, and
     `accesses[s]` names the buffers step s reads or writes. The other rules need names, sizes and lifespans that make
-    sense, so faults in those are raised first. `loops` has the steps that run once per sample."""
+    sense, so faults in those are raised first. `loops` has the steps that run once per sample. What does not depend on
+    sizes is left out `again`, after a call with the same buffers and accesses."""
     sizes = [evaluate(buffer.bytes, assignment) for buffer in buffers]
-    basics = [*_names(buffers, offsets), *_sizes(buffers, sizes), *_lifespans(buffers, len(accesses))]
+    basics = [*_sizes(buffers, sizes)]
+    if not again:
+        basics = [*_names(buffers, offsets), *basics, *_lifespans(buffers, len(accesses))]
     if basics:
         raise LayoutFault(where, assignment, basics)
     rounded = [(size + _GRANULE - 1) // _GRANULE * _GRANULE for size in sizes]
     findings = [
-        *_accesses(buffers, accesses),
+        *(() if again else _accesses(buffers, accesses)),
         *_loops(buffers, sizes, assignment, accesses, loops),
         *_offsets(buffers, rounded, offsets),
         *_extents(buffers, rounded, offsets, peak),
