@@ -18,8 +18,8 @@ struct Apart {
 
 // sums[v][i] += the taps w[k * step] times row i + k of a plane. The first and last kRim rows are zero.
 template <int kTaps, int kRim, int kC, int kR, class T, class V>
-MB_INLINE void add_column(V (&sums)[kC][kR], const T* row, intptr_t pitch, const T* w, intptr_t step,
-                          const Apart& apart) {
+MB_INTERNAL void add_column(V (&sums)[kC][kR], const T* row, intptr_t pitch, const T* w, intptr_t step,
+                            const Apart& apart) {
   V factors[kC][kTaps];
   unroll<kTaps>([&](auto k) MB_LAMBDA {
     unroll<kC>([&](auto v) MB_LAMBDA { factors[v][k] = w[v * apart.w]; });
@@ -98,8 +98,8 @@ struct ColumnSums {
     }
   }
   template <class V, int kR, int kRim>
-  static MB_INLINE void sum(const WindowColumns& columns, const T* from, intptr_t pitch, const T* w, const Apart& apart,
-                            const T* first, T* results) {
+  static MB_INTERNAL void sum(const WindowColumns& columns, const T* from, intptr_t pitch, const T* w,
+                              const Apart& apart, const T* first, T* results) {
     V sums[kC][kR];
     unroll<kC>([&](auto v) MB_LAMBDA { unroll<kR>([&](auto i) MB_LAMBDA { sums[v][i] = first[v]; }); });
     for (int i = 0; i < columns.count; ++i) {

@@ -22,6 +22,13 @@
 // As in minbuild/kernel.h, so that this header also stands alone.
 #define MB_INLINE inline __attribute__((always_inline))
 #define MB_NOINLINE __attribute__((noinline))
+// MB_INLINE for what thousands of vectors pass through. clang keeps the body of an inlined function that other files may
+// have, with all that it calls, until it has compiled the file: gigabytes.
+#if defined(__clang__)
+#define MB_INTERNAL inline __attribute__((always_inline, internal_linkage))
+#else
+#define MB_INTERNAL MB_INLINE
+#endif
 #define MB_LAMBDA __attribute__((always_inline))  // [&](auto i) MB_LAMBDA { ... }
 
 // Hides where the value of `x` (an integer or pointer) comes from. Compilers copy a hot loop for each value that they
@@ -214,13 +221,13 @@ template <int N>
 using ConstantsUpTo = Constants<int, __integer_pack(N)...>;
 #endif
 template <class Body, int... I>
-MB_INLINE void unroll_each(Body&& body, Constants<int, I...>) {
+MB_INTERNAL void unroll_each(Body&& body, Constants<int, I...>) {
   (body(Constant<I>{}), ...);
 }
 // body(0), body(1), ..., body(N - 1) as straight code, so that arrays indexed by the argument live in registers. Not by
 // recursion: before compilers drop inlined functions, each level has a copy of all that it calls.
 template <int N, class Body>
-MB_INLINE void unroll(Body&& body) {
+MB_INTERNAL void unroll(Body&& body) {
   unroll_each(body, ConstantsUpTo<N>{});
 }
 
