@@ -377,7 +377,11 @@ MB_INLINE int vector_bytes() {
 
 #define MB_WIDE_CALL(name, features, bytes)                                               \
   template <class Body, class... Args>                                                    \
-  __attribute__((target(features))) MB_NOINLINE auto name(Args... args) {                 \
+  __attribute__((target(features))) MB_NOINLINE void run_apart_##name(Args... args) {     \
+    Body::template run<Width<bytes>>(args...);                                            \
+  }                                                                                       \
+  template <class Body, class... Args>                                                    \
+  __attribute__((target(features))) MB_NOINLINE auto run_##name(Args... args) {           \
     if constexpr (__is_same(decltype(Body::template run<Width<bytes>>(args...)), void)) { \
       Body::template run<Width<bytes>>(args...);                                          \
       MB_END_WIDE();                                                                      \
@@ -387,9 +391,9 @@ MB_INLINE int vector_bytes() {
       return result;                                                                      \
     }                                                                                     \
   }
-MB_WIDE_CALL(run_avx2, "avx2,fma", 32)
+MB_WIDE_CALL(avx2, "avx2,fma", 32)
 #if MINBUILD_AVX512
-MB_WIDE_CALL(run_avx512, "avx2,fma,avx512f,avx512dq,avx512vl", 64)
+MB_WIDE_CALL(avx512, "avx2,fma,avx512f,avx512dq,avx512vl", 64)
 #endif
 #undef MB_WIDE_CALL
 template <class Body, class... Args>
@@ -406,13 +410,14 @@ MB_INLINE auto run_at(int bytes, Args... args) {
 #endif
   return bytes >= 32 ? run_avx2<Body>(args...) : run_sse2<Body>(args...);
 }
-// Body::run<W>(args...) as a function of its own, for code that runs at W already.
+// Body::run<W>(args...) as a function of its own, for code that runs at W already. The end of a wide call is not here: the
+// caller may have vectors in registers.
 template <class Body, class W, class... Args>
 MB_INLINE void run_apart(Args... args) {
 #if MINBUILD_AVX512
-  if constexpr (W::bytes == 64) return run_avx512<Body>(args...);
+  if constexpr (W::bytes == 64) return run_apart_avx512<Body>(args...);
 #endif
-  if constexpr (W::bytes == 32) run_avx2<Body>(args...);
+  if constexpr (W::bytes == 32) run_apart_avx2<Body>(args...);
   else run_sse2<Body>(args...);
 }
 #if MINBUILD_AVX512
