@@ -48,7 +48,10 @@ MB_INLINE void join_row(const T* even, const T* odd, T* row, int count) {
     in_pairs<0>(a, b).store(row + 2 * i), in_pairs<1>(a, b).store(row + 2 * i + V::size);
   }
 #endif
-  for (i *= 2; i < count; ++i) row[i] = (i % 2 ? odd : even)[i / 2];
+  for (; 2 * i < count; ++i) {
+    row[2 * i] = even[i];
+    if (2 * i + 1 < count) row[2 * i + 1] = odd[i];
+  }
 }
 
 // x: [N,G*C,in[0],in[1]]  y: [N,G*M,out[0],out[1]]  w: [G*M,C,window[0],window[1]]
