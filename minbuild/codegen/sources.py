@@ -18,7 +18,13 @@ from minbuild.ir.flatbuffers.codec import Schema, parse_schema
 from minbuild.ir.plan import LONGEST_COUNTED, LOOP_CONTROL
 from minbuild.ops import Registry
 from minbuild.planning.dense_file import COUNTED, IDENTIFIERS, VECTORS, stride
-from minbuild.planning.library_contents import COMPONENTS, PROPERTY_BYTES, SAFETY, LibraryContents
+from minbuild.planning.library_contents import (
+    COMPONENTS,
+    PROPERTY_BYTES,
+    SAFETY,
+    LibraryContents,
+    product_types,
+)
 from minbuild.planning.plan_encoding import (
     EXPRESSIONS,
     LOOP_VERSIONS,
@@ -40,6 +46,7 @@ _LOOP_VERSIONS = dict(zip(("Loop", "BackwardLoop", "ControlledLoop", "LongLoop")
 _COMPILED_ONLY = "runtime/compiled_session.inc"
 _WRITER = "checkpoint_write.cc"
 _THREADS = "threads.cc"
+_PRODUCTS = "lib/gemm/packed_gemm.cc"  # what the kernels with packed products share
 
 
 def emit_sources(contents: LibraryContents, registry: Registry) -> Mapping[str, bytes]:
@@ -73,6 +80,8 @@ def emit_sources(contents: LibraryContents, registry: Registry) -> Mapping[str, 
         source = _kernel_source(stem, registry)
         files[f"src/kernels/{stem}.cc"] = _read(source)
         _check_defined(source, sorted({k.function for k in contents.kernels if k.stem == stem}))
+    if product_types(contents):
+        files[f"src/{_PRODUCTS}"] = _read(kernels / _PRODUCTS)
     _add_headers(files, kernels, () if contents.compiled else (_COMPILED_ONLY,))
     return {path: text.encode() for path, text in sorted(files.items())}
 
@@ -224,6 +233,7 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
         max_args=max((len(k.args) for k in contents.kernels), default=1),
         max_params=max((k.params for k in contents.kernels), default=1),
         features=[(_macro(f), int(f in contents.features)) for f in features],
+        product_types=product_types(contents),
         instantiations=sorted(by_stem.items()),
     )
 

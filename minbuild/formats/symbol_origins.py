@@ -44,6 +44,7 @@ def from_objects(objects: Mapping[str, bytes], texts: Mapping[str, str] | None =
                 found[name].add(path)
                 if symbol.strong:
                     strong.add(name)
+    _pass_on(users, found, frozenset(path for path in objects if "lib" in PurePosixPath(path).parts))
     written = Texts(texts or {})
     sources, helpers = {}, {}
     for name in sorted(found):
@@ -52,6 +53,18 @@ def from_objects(objects: Mapping[str, bytes], texts: Mapping[str, str] | None =
         if home:
             helpers[name] = home.name
     return Owners(sources, {name: tuple(sorted(users[name])) for name in sorted(found)}, helpers)
+
+
+def _pass_on(users: dict[str, set[str]], found: Mapping[str, set[str]], shared: frozenset[str]) -> None:
+    """What a source in `shared` uses belongs to the `users` of what it alone defines, as in `found`."""
+    for path in sorted(shared):
+        callers = (
+            set[str]().union(*(users[name] for name, paths in found.items() if paths == {path})) - shared
+        )
+        for paths in users.values():
+            if path in paths:
+                paths.remove(path)
+                paths |= callers
 
 
 def from_archive(label: str, archive: bytes, sources: Mapping[str, bytes]) -> Owners:

@@ -100,6 +100,14 @@ def full_contents(
     )
 
 
+def product_types(contents: LibraryContents) -> tuple[str, ...]:
+    """The element types of the packed products that all kernels of a library share, if it has any."""
+    if not packs(contents.kernels, contents.features):
+        return ()
+    types = {t for kernel in contents.kernels for t in kernel.types}
+    return tuple(t for t in ("float", "double") if t in types)
+
+
 def packs(kernels: Iterable[Kernel], features: Iterable[str]) -> bool:
     """True if `kernels` with these `features` have products that are large enough to be packed."""
     return any(k.function.endswith("_packed") for k in kernels) or any(

@@ -60,8 +60,10 @@ def kernel_of(unit: str) -> str:
 
 
 def speed_units(build_options: BuildOptions, units: Iterable[str]) -> frozenset[str]:
-    """The sources that are compiled for speed. The runtime is not: a step spends no time in it."""
-    return frozenset(u for u in units if kernel_of(u) and build_options.speeds(kernel_of(u)))
+    """The sources that are compiled for speed: kernels, and with any of them what they share. The runtime is not: a
+    step spends no time in it."""
+    kernels = frozenset(u for u in units if kernel_of(u) and build_options.speeds(kernel_of(u)))
+    return kernels | frozenset(u for u in units if kernels and "lib" in PurePosixPath(u).parts)
 
 
 def in_link_order(objects: Mapping[str, str], speed: frozenset[str]) -> tuple[str, ...]:

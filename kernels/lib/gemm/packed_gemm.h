@@ -62,5 +62,37 @@ MB_INLINE void gemm_in(const Gemm<T>& g, const Tensor* scratch, const T* start =
   gemm_at(g, scratch->template scratch<T>(), start);
 }
 
+// What packed_gemm.cc has for all files of a library with packed products: else each file would compile it again, which
+// takes longer than the rest of most of them. `kind`: template, or extern template.
+#if MB_THREADS > 1
+#define MB_PRODUCTS_IN_PARTS(kind, T)                                          \
+  kind void divide_among(Gemm<T>&, Team*, int64_t, intptr_t);                  \
+  kind Partition partition_of(const Gemm<T>&, int, int32_t, int32_t, int32_t); \
+  kind void multiply_in_parts<T>(const Gemm<T>&, int, T*, PackPanels<T>, const void*, const T*);
+#else
+#define MB_PRODUCTS_IN_PARTS(kind, T)
+#endif
+#if MB_ONE_VARIANT
+#define MB_STRIDED_PRODUCTS(kind, T)
+#else
+#define MB_STRIDED_PRODUCTS(kind, T) kind void multiply_strided(Gemm<T>&);
+#endif
+#define MB_PACKED_PRODUCTS(kind, T)                                                            \
+  MB_PRODUCTS_IN_PARTS(kind, T)                                                                \
+  MB_STRIDED_PRODUCTS(kind, T)                                                                 \
+  kind void gemm_at(const Gemm<T>&, T*, const T*);                                             \
+  kind void multiply_packed<T>(const Gemm<T>&, int, T*, PackPanels<T>, const void*, const T*); \
+  kind void multiply_panel<T, TileSteps<T>>(const Gemm<T>&, int, T*, const TileSteps<T>&);     \
+  kind void multiply_panel<T>(const Gemm<T>&, int, T*);                                        \
+  kind void multiply<T>(const Gemm<T>&, int, bool, Pack<T>, const void*);                      \
+  kind void multiply_few(const Gemm<T>&, bool);                                                \
+  kind void add_rows(Gemm<T>);                                                                 \
+  kind void pack_columns<T>(const void*, T*, int, int, int, int, int, PanelCopies<T>*);        \
+  kind void pack_strided<T>(const void*, T*, int, int, int, int, int);
+#if defined(MB_PRODUCT_TYPES)
+#define MB_DECLARE_PRODUCTS(T) MB_PACKED_PRODUCTS(extern template, T)
+MB_PRODUCT_TYPES(MB_DECLARE_PRODUCTS)
+#endif
+
 }  // namespace minbuild
 #endif  // MINBUILD_LIB_GEMM_PACKED_GEMM_H_
