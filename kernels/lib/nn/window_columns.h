@@ -16,25 +16,29 @@ struct Apart {
   intptr_t x = 0, w = 0, y = 0;
 };
 
+// sums[i] += factors[-i] * x
+template <class V, int... I>
+MB_INTERNAL void add_taps(V* sums, const V* factors, V x, Constants<int, I...>) {
+  ((sums[I] = muladd(factors[-I], x, sums[I])), ...);
+}
+
 // sums[v][i] += the taps w[k * step] times row i + k of a plane. The first and last kRim rows are zero.
 template <int kTaps, int kRim, int kC, int kR, class T, class V>
 MB_INTERNAL void add_column(V (&sums)[kC][kR], const T* row, intptr_t pitch, const T* w, intptr_t step,
                             const Apart& apart) {
   V factors[kC][kTaps];
   unroll<kTaps>([&](auto k) MB_LAMBDA {
-    unroll<kC>([&](auto v) MB_LAMBDA { factors[v][k] = w[v * apart.w]; });
+    factors[0][k] = *w;
+    if constexpr (kC == 2) factors[1][k] = w[apart.w];
     w += step;
   });
   row += kRim * pitch;
   unroll<kR + kTaps - 1 - 2 * kRim>([&](auto inner) MB_LAMBDA {
     constexpr int r = inner + kRim, kFirst = r < kTaps ? 0 : r - kTaps + 1, kLast = r < kR ? r : kR - 1;
-    unroll<kC>([&](auto v) MB_LAMBDA {
-      const V x = V::load(row + v * apart.x);
-      unroll<kLast - kFirst + 1>([&](auto at) MB_LAMBDA {
-        constexpr int i = kFirst + at;
-        sums[v][i] = muladd(factors[v][r - i], x, sums[v][i]);
-      });
-    });
+    // Not by functions that know the row, of which there would be hundreds to compile.
+    constexpr ConstantsUpTo<kLast - kFirst + 1> kAll;
+    add_taps(sums[0] + kFirst, factors[0] + (r - kFirst), V::load(row), kAll);
+    if constexpr (kC == 2) add_taps(sums[1] + kFirst, factors[1] + (r - kFirst), V::load(row + apart.x), kAll);
     row += pitch;
   });
 }
