@@ -19,7 +19,7 @@ NEEDS = {
     "power-loss": ("sklearn",),
     "pytorch": ("torch", "onnxscript", "sklearn"),
 }
-SECONDS = 300  # of one cell
+SECONDS = 900  # of one cell
 
 
 def _name(path: Path) -> str:

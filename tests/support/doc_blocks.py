@@ -23,7 +23,7 @@ _BLOCK = re.compile(
     r"(?:^<!-- (?P<key>needs|not run|file|as in): (?P<value>.*?) -->\n)?^```(?P<language>\w+)\n(?P<body>.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
-TIMEOUT = 300  # seconds of one block
+TIMEOUT = 900  # seconds of one block, of full libraries on a slow machine too
 
 
 @dataclass(frozen=True)
