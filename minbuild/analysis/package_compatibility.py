@@ -19,7 +19,7 @@ from minbuild.planning.capabilities import Capabilities, capabilities_of, from_d
 from minbuild.planning.compiled_model import CompiledModel, with_dense_plans
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.library_contents import LibraryContents
-from minbuild.planning.plan_encoding import DENSE_VERSIONS
+from minbuild.planning.plan_encoding import DENSE_VERSIONS, FUSED_VERSION, WIDE_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,11 @@ class InstalledPackage:
         """The functions of its kernels, its features and its operators of sizes."""
         functions = (symbol.partition("<")[0] for symbol in self.capabilities.kernels)
         return self.capabilities.features.union(functions, self.capabilities.expressions)
+
+    @property
+    def fused_updates(self) -> bool:
+        """True if its training steps update parameters."""
+        return bool(self.capabilities.plan & FUSED_VERSION)
 
     @property
     def native_halves(self) -> bool:
@@ -98,6 +103,12 @@ def missing_capabilities(model: CompiledModel, package: InstalledPackage) -> tup
     contents = contents_of((model,))
     needed = capabilities_of(contents)
     available, where = package.capabilities, str(package.folder)
+    if needed.plan ^ available.plan == WIDE_VERSION:
+        there, here = (64, 32) if available.plan & WIDE_VERSION else (32, 64)
+        return (
+            f"{where}: reads plans with {there}-bit sizes, and that of this model has {here}-bit ones. Reduce for both "
+            "models together.",
+        )
     if needed.plan != available.plan:
         return (
             f"{where}: reads plans of version {available.plan}, and this minbuild writes version {needed.plan}. Reduce "

@@ -26,10 +26,10 @@ from minbuild.codegen.atomic_write import write_file
 from minbuild.errors import BadInput, Unsupported
 from minbuild.ir.kernel_choice import KernelChoice
 from minbuild.ir.ram_price import RamPoint
-from minbuild.options.build_options import ALL, AUTO, GRADIENTS, LOSS, OFF
-from minbuild.options.byte_sizes import parse_size, size_text
+from minbuild.options.build_options import AUTO, FUSED, GRADIENTS, OFF, SEPARATE, BuildOptions
+from minbuild.options.byte_sizes import parse_size
 from minbuild.options.graph_selection import TRAIN
-from minbuild.options.plan_options import PlanOptions
+from minbuild.options.plan_options import PlanOptions, Updates
 from minbuild.planning.compile import compile_models
 from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.ram_budget import ram_of
@@ -63,6 +63,13 @@ def check(
         str,
         typer.Option(metavar="WHAT", help="As given to minbuild reduce: gradients, loss, all or off."),
     ] = GRADIENTS,
+    updates: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHAT",
+            help="As given to minbuild reduce: separate or fused. Default: as in the package, separate without one.",
+        ),
+    ] = None,
     write_plan: Annotated[
         Path | None,
         typer.Option(
@@ -81,6 +88,12 @@ def check(
         there = read_package(package) if package is not None else None
         budget = None if ram is None else _bytes_of(ram)
         usual = OFF if there is not None or host_target().traits.no_threads else AUTO
+        given = {
+            "threads": threads or usual,
+            "finite_checks": finite_checks,
+            "updates": updates or (FUSED if there and there.fused_updates else SEPARATE),
+        }
+        build_options = resolve_build_options(given, {}, None)
         terminal.stage(_stage(artifacts, budget))
         models = compile_models(
             artifacts,
@@ -89,8 +102,9 @@ def check(
             tuple(ops_dir or ()),
             terminal.detail,
             options=replace(
-                _plan_options(there, finite_checks in (LOSS, ALL), budget),
-                threads=resolve_build_options({"threads": threads or usual}, {}, None).threads,
+                _plan_options(there, build_options),
+                ram=budget,
+                ram_curve=budget is not None,
             ),
         )
         terminal.done()
@@ -124,7 +138,7 @@ def _check_package(
 
 def _stage(artifacts: Sequence[Path], budget: int | None) -> str:
     folders = ", ".join(map(str, artifacts))
-    return f"Planning {folders}" + (f" for {size_text(budget)} of RAM" if budget is not None else "")
+    return f"Planning {folders}" + (f" for {budget:,} bytes of RAM" if budget is not None else "")
 
 
 def _bytes_of(ram: str) -> int:
@@ -134,11 +148,21 @@ def _bytes_of(ram: str) -> int:
     return size
 
 
-def _plan_options(there: InstalledPackage | None, checks_loss: bool, ram: int | None) -> PlanOptions:
-    """Those of the package, if there is one."""
-    options = PlanOptions(checks_loss=checks_loss, ram=ram, ram_curve=ram is not None)
+def _plan_options(there: InstalledPackage | None, build_options: BuildOptions) -> PlanOptions:
+    """Those of the package, if there is one. Raises BadInput for other updates than it has."""
+    fused = build_options.updates == FUSED
+    options = PlanOptions(
+        threads=build_options.threads,
+        checks_loss=build_options.checks_loss,
+        updates=Updates(fused, build_options.checks_gradients),
+    )
     if there is None:
         return options
+    if fused != there.fused_updates:
+        own = FUSED if there.fused_updates else SEPARATE
+        raise BadInput(
+            f"--updates {build_options.updates}: those of {there.folder} are {own}. Leave the option out."
+        )
     return replace(
         options, graphs=there.graphs, kernels=KernelChoice(held=there.held), native_halves=there.native_halves
     )

@@ -17,7 +17,6 @@ from minbuild.errors import OverBudget, Unsupported
 from minbuild.ir import Plan, Procedure, Program
 from minbuild.ir.ram_price import RamPoint
 from minbuild.ops import Registry
-from minbuild.options.byte_sizes import size_text
 from minbuild.passes.analysis.call_costs import cached_seconds_of, seconds_of
 from minbuild.passes.analysis.channel_slices import SLICE
 from minbuild.passes.analysis.repetition import Outcomes
@@ -125,7 +124,7 @@ def fit(
         return None
     if not any(p.name == TRAIN for p in lowered.procedures):
         raise OverBudget(
-            f"--ram {size_text(budget)}: the graphs take {search.smallest:,} bytes of RAM, and only training "
+            f"--ram {budget:,}: the graphs take {search.smallest:,} bytes of RAM, and only training "
             "steps can compute anything twice to take less. Give more, or a smaller --max-dim."
         )
     found = search.sliced(slicing) or search.checkpointed()
@@ -299,7 +298,7 @@ class _Search:
         """The text for a budget that no plan fits."""
         persistent = self.before.persistent_bytes
         text = (
-            f"--ram {size_text(self.budget)}: the smallest plan found takes {self.smallest:,} bytes of RAM, "
+            f"--ram {self.budget:,}: the smallest plan found takes {self.smallest:,} bytes of RAM, "
             f"{persistent:,} of them for what persists (parameters, gradients, moments), "
             f"{self.smallest - persistent:,} for temporaries; without a budget it is {self.usual:,}."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import jsonschema
@@ -21,6 +22,7 @@ from minbuild.errors import BadInput
 from minbuild.pipeline import names_of
 from minbuild.planning.compile import compile_model, compile_models
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
+from minbuild.planning.plan_encoding import WIDE_VERSION
 from minbuild.toolchain import build_program, find_toolchain, host_target, run_program
 from minbuild.training.api import CheckpointState, Module, Optimizer
 from minbuild.training.library import TRAIN, Library, Session
@@ -347,3 +349,26 @@ def test_a_package_is_checked_for_what_it_was_made_for(minbuild: Command, tmp_pa
     manifest["graphs"] = []
     (out / "manifest.json").write_text(json.dumps(manifest), "utf-8")
     assert "no graphs" in minbuild("check", GOLDEN / "dense", "-p", out).err
+
+
+def test_a_package_with_fused_updates_is_checked_for_them(minbuild: Command, tmp_path: Path) -> None:
+    out, plan = tmp_path / "dist", tmp_path / "plan"
+    made = minbuild("reduce", SMALL, "--out", out, "--no-analysis", "--updates", "fused")
+    assert made.code == 0, made.err
+    said = minbuild("check", SMALL, "-p", out, "--write-plan", plan)
+    assert said.code == 0, said.err
+    assert plan.read_bytes() == (out / "model/trainer.plan").read_bytes()
+    said = minbuild("check", SMALL, "-p", out, "--updates", "separate")
+    assert said.code == 2 and f"--updates separate: those of {out} are fused." in said.err
+
+
+def test_a_package_of_wide_plans_says_so(minbuild: Command, package: Made, tmp_path: Path) -> None:
+    out = tmp_path / "dist"
+    shutil.copytree(package[0], out)
+    manifest = json.loads((out / "manifest.json").read_text("utf-8"))
+    manifest["holds"]["plan"] += WIDE_VERSION
+    (out / "manifest.json").write_text(json.dumps(manifest), "utf-8")
+    said = minbuild("check", SMALL, "-p", out)
+    assert (
+        said.code == 3 and "reads plans with 64-bit sizes, and that of this model has 32-bit ones" in said.err
+    )
