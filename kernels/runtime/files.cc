@@ -35,10 +35,12 @@ MB_NOINLINE int open_file(const char* path, int flags) { return system_open(path
 MB_NOINLINE void* map(size_t size, int flags, int file) { return system_map(size, flags, file); }
 
 #if MB_CHECKPOINT_WRITING || MB_EXPORT
+constexpr bool kRefusesToWrite = MB_BUFFERS || MB_EXPORT || MB_FUSED_UPDATES || MB_PROPERTIES || MB_WIDE;
+
 // Leaves the old file or the new one, whole, whatever fails and whenever power does: writes a file of its own beside
 // `path` (exclusive, so that processes saving to one path do not share it, and through no link), syncs it, moves it over
 // the old one and syncs the folder. Only a regular file is replaced, and the new one has its mode. `write(sink, user)`
-// gives the contents.
+// gives the contents, or refuses to.
 template <class Write>
 MB_INLINE mb_status replace_file(const mb_session* s, const char* path, Write write) {
   struct stat old;
@@ -58,7 +60,15 @@ MB_INLINE mb_status replace_file(const mb_session* s, const char* path, Write wr
     if (error >= 0) {
       const uint32_t mode = old.st_mode & 07777;
       output.error = mode == 0 ? 0 : system_mode(output.file, mode);
-      if (output.error == 0) write(write_all, &output);  // fails where `write_all` does, and not otherwise
+      if (output.error == 0) {
+        const mb_status status = write(write_all, &output);
+        // Some libraries have reasons to refuse besides a failure of `write_all`, and have said which.
+        if (kRefusesToWrite && status != MB_OK && output.error == 0) {
+          system_close(output.file);
+          system_remove(temporary);
+          return status;
+        }
+      }
       error = output.error;
       if (error == 0) error = system_sync(output.file);
       system_close(output.file);  // has nothing to report that the sync has not
@@ -124,9 +134,6 @@ mb_status mb_create_from_files(const char* plan, const char* checkpoint, mb_opti
 
 #if MB_CHECKPOINT_WRITING
 mb_status mb_save_checkpoint(mb_session* s, const char* path, int include_optimizer) {
-#if MB_BUFFERS
-  if (static_cast<Session*>(s)->nominal) return fail(s, Failure::kNominal);
-#endif
   return replace_file(s, path,
                       [=](mb_sink sink, void* user) { return mb_write_checkpoint(s, include_optimizer, sink, user); });
 }
@@ -140,11 +147,8 @@ mb_status mb_export_to_file(mb_session* s, const char* template_path, const char
   system_close(file);
   Span mapped = {static_cast<char*>(bytes), size};
   if (bytes == nullptr) return fail(s, Failure::kRead, word_of(template_path));
-  // First into nowhere, for an error that says what is wrong with the template.
-  mb_status status = mb_export_model(s, bytes, size, [](void*, const void*, size_t) { return 0; }, nullptr);
-  if (status == MB_OK)
-    status =
-        replace_file(s, path, [=](mb_sink sink, void* user) { return mb_export_model(s, bytes, size, sink, user); });
+  const mb_status status =
+      replace_file(s, path, [=](mb_sink sink, void* user) { return mb_export_model(s, bytes, size, sink, user); });
   unmap_memory(&mapped, 1);
   return status;
 }

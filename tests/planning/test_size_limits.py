@@ -111,9 +111,12 @@ def test_more_state_than_a_checkpoint_counts_is_refused_before_the_first_byte(
         memory[:512].view(np.int64)[place] = most + trained
         if fits:
             assert session.checkpoint(True) == good
+            session.save(tmp_path / "saved", True)
         else:
-            with pytest.raises(TrainerError, match="a checkpoint has less than two gigabytes"):
-                session.checkpoint(True)
+            for refused in (session.checkpoint, lambda o: session.save(tmp_path / "saved", o)):
+                with pytest.raises(TrainerError, match="a checkpoint has less than two gigabytes"):
+                    refused(True)
+            assert (tmp_path / "saved").read_bytes() == good and not list(tmp_path.glob("saved?*"))
 
 
 def test_a_session_keeps_its_sizes_when_others_are_refused(model: CompiledModel, tmp_path: Path) -> None:

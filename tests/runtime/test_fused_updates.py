@@ -143,7 +143,7 @@ def test_a_refused_batch_or_rate_changes_nothing():
 
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_gradient_that_is_not_finite_ends_the_session(value, compiled):
+def test_a_gradient_that_is_not_finite_ends_the_session(value, compiled, tmp_path):
     folder = folder_of("mlp")
     _, one = fused(folder, compiled=compiled)
     case = load(folder)
@@ -152,6 +152,7 @@ def test_a_gradient_that_is_not_finite_ends_the_session(value, compiled):
     session.run(TRAIN_AND_UPDATE, [images, labels])
     saved = session.checkpoint(True)
     other.load(saved)
+    session.save(tmp_path / "saved", True)
     # A pixel that is not finite leaves the second layer's gradients finite where relu stops it; a weight does not.
     session.parameter("fc2.weight")[3, 5] = value
     with pytest.raises(TrainerError, match="not finite: fc2") as error:
@@ -161,10 +162,13 @@ def test_a_gradient_that_is_not_finite_ends_the_session(value, compiled):
         lambda: session.run(TRAIN_AND_UPDATE, [images, labels]),
         lambda: session.run(EVAL, case.eval_batch()),
         lambda: session.checkpoint(True),
+        lambda: session.save(tmp_path / "saved", True),
     ):
         with pytest.raises(TrainerError, match="first load a checkpoint") as error:
             refused()
         assert error.value.status == BAD_CHECKPOINT
+    assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+    assert (tmp_path / "saved").read_bytes() == saved
     with pytest.raises(TrainerError):
         session.load(saved[:-100])
     with pytest.raises(TrainerError, match="first load a checkpoint"):

@@ -153,7 +153,7 @@ def test_buffers_are_in_the_order_of_the_training_graph(session):
         session.fill(everything, trainable_only=True)
 
 
-def test_a_nominal_state_trains_once_a_buffer_filled_it(library, session):
+def test_a_nominal_state_trains_once_a_buffer_filled_it(library, session, tmp_path):
     held = load(RESIDUAL).artifacts.checkpoint
     nominal = Checkpoint(held.parameters, nominal=True)
     artifacts = replace(load(RESIDUAL).artifacts, checkpoint=nominal)
@@ -162,11 +162,13 @@ def test_a_nominal_state_trains_once_a_buffer_filled_it(library, session):
     for early in (
         lambda: state.run(TRAIN, load(RESIDUAL).batch(0)),
         lambda: state.checkpoint(True),
+        lambda: state.save(tmp_path / "saved", True),
         lambda: state.buffer(True),
         lambda: state.fill(session.buffer(True), trainable_only=True),
     ):
         with pytest.raises(TrainerError, match="bad checkpoint: the state is nominal"):
             early()
+    assert not list(tmp_path.iterdir())
     state.fill(session.buffer(False), trainable_only=False)
     for _ in range(2):
         loss, wanted = state.run(TRAIN, load(RESIDUAL).batch(0)), session.run(TRAIN, load(RESIDUAL).batch(0))

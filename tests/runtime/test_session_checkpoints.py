@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -131,7 +132,7 @@ def test_buffers_of_another_length_are_refused_and_nothing_moves(everything: Lib
     assert first.data.tobytes() == wanted.data.tobytes()
 
 
-def test_properties_fill_their_room_to_the_end(everything: Library) -> None:
+def test_properties_fill_their_room_to_the_end(everything: Library, tmp_path: Path) -> None:
     """A property takes 16 bytes, its name and its text with an end each, up to a multiple of 8."""
     most = PROPERTY_BYTES - 16 - len("name") - 2
     session = Session(everything, BUILT.data, CASE.checkpoint)
@@ -150,7 +151,9 @@ def test_properties_fill_their_room_to_the_end(everything: Library) -> None:
     refusal(lambda: session.set_property("zz", 1))
     session.set_property("00", "4321")  # in its own place
     assert len(session.properties()) == PROPERTY_BYTES // each
-    assert refusal(lambda: session.checkpoint(False)).status == OUT_OF_MEMORY  # no room for the learning rate
+    for refused in (session.checkpoint, lambda o: session.save(tmp_path / "saved", o)):
+        assert refusal(lambda r=refused: r(False)).status == OUT_OF_MEMORY  # no room for the learning rate
+    assert not list(tmp_path.iterdir())
     session.set_property("01", None)
     session.set_property("02", None)
     assert len(session.checkpoint(False)) > 0
