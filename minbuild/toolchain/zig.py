@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -170,6 +171,11 @@ class Zig:
             "-o",
             "program",
         )
+        if target.traits.is_elf and not static:
+            # Few programs need the compiler's helpers, which take longer to build than all the rest. musl does.
+            with suppress(ToolchainFailed):
+                self._run((*link, "-rtlib=none"), workspace)
+                return workspace.read("program")
         self._run(link, workspace)
         return workspace.read("program")
 
