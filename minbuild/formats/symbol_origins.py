@@ -56,7 +56,7 @@ def from_objects(objects: Mapping[str, bytes], texts: Mapping[str, str] | None =
 
 
 def _pass_on(users: dict[str, set[str]], found: Mapping[str, set[str]], shared: frozenset[str]) -> None:
-    """What a source in `shared` uses belongs to the `users` of what it alone defines, as in `found`."""
+    """Gives `users` of what a source in `shared` alone defines, as in `found`, what that source uses."""
     for path in sorted(shared):
         callers = (
             set[str]().union(*(users[name] for name, paths in found.items() if paths == {path})) - shared
