@@ -370,15 +370,16 @@ struct Sums {
 };
 }  // namespace minbuild
 extern "C" __attribute__((visibility("default"))) float sums(int rounds, float factor) {
-  return minbuild::dispatch<minbuild::Sums>(rounds, factor);
+  return minbuild::run_at<minbuild::Sums, 64>(minbuild::widest_bytes(), rounds, factor);
 }
-extern "C" __attribute__((visibility("default"))) int lanes() { return minbuild::vector_bytes() / 4; }
+extern "C" __attribute__((visibility("default"))) int lanes() { return minbuild::widest_bytes() / 4; }
 """
 
 
 def peak(folder: Path) -> float:
     """Operations a nanosecond, of independent sums in registers."""
-    library = compile_library(folder, PEAK, (sys.executable, "-m", "ziglang", "c++", "-O2"))
+    compiler = (sys.executable, "-m", "ziglang", "c++", "-O2", "-DMINBUILD_AVX512=1")
+    library = compile_library(folder, PEAK, compiler)
     library.sums.argtypes = (ctypes.c_int, ctypes.c_float)
     library.sums.restype = ctypes.c_float
     rounds = 1 << 20
