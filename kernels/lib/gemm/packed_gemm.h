@@ -62,8 +62,8 @@ MB_INLINE void gemm_in(const Gemm<T>& g, const Tensor* scratch, const T* start =
   gemm_at(g, scratch->template scratch<T>(), start);
 }
 
-// What packed_gemm.cc has for all files of a library with packed products: else each file would compile it again, which
-// takes longer than the rest of most of them. `kind`: template, or extern template.
+// The functions that packed_gemm.cc compiles for all kernels of a library with packed products: to compile them again in
+// each file takes longer than the rest of most files. `kind`: template, or extern template.
 #if MB_THREADS > 1
 #define MB_PRODUCTS_IN_PARTS(kind, T)                                          \
   kind void divide_among(Gemm<T>&, Team*, int64_t, intptr_t);                  \
