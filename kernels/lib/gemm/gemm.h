@@ -58,28 +58,74 @@ MB_INLINE void run_wider([[maybe_unused]] int bytes, Args... args) {
 
 // How far the rows of a tile are from those of the next, of packed products; the last `low` rows are in tiles of
 // tile_rows(), `low_step` apart. `start`: a row that those of a C that nothing is added to start from, or null for zeros.
+// `width`: elements of a row of the panel.
 // Of what the next panel is packed from, columns from `next` on that are `apart`, some are fetched with each tile: `share`
 // lines of the cache, of which a column has `lines`.
 // `raw`: the panel in place, with its rows `raw_row` apart, which the first tile packs; or null. `turned`: it is columns,
 // `apart`, in place of rows. `copies`: the same of a panel that is collected from several places. `ahead`: of the next
-// panel, which tall tiles pack.
+// panel, which tall tiles pack. `fetched`: of the next panel, by tiles that pack nothing.
 template <class T>
 struct TileSteps {
   intptr_t step, low_step, low;
   const T *start = nullptr, *next = nullptr;
-  intptr_t apart = 0, lines = 0, share = 0;
+  intptr_t width = 0, apart = 0, lines = 0, share = 0;
   const T* raw = nullptr;
   intptr_t raw_row = 0;
   bool turned = false;
   const PanelCopies<T>* copies = nullptr;
   RowsAhead<T>* ahead = nullptr;
+  LinesAhead<T>* fetched = nullptr;
 };
+
+// A tall tile of a packed product, the `first` of a panel or a later one.
+template <class T>
+MB_INLINE void run_tall_tile(int bytes, bool first, const Gemm<T>& g, const T* a, intptr_t rows, T* out,
+                             intptr_t out_row, const T* old, const T* next, const TileSteps<T>& steps) {
+  using Tile = TileBody<T, true>;
+  const Gemm<T>* product = &g;
+  if (first && steps.turned) {
+    if constexpr (kTurnsInTiles<T>)
+      run_wider<Tile>(bytes, product, a, rows, out, out_row, old, steps.raw, steps.apart, next);
+  } else if (first && steps.raw) {
+    Gemm<T> in_place = g;
+    in_place.b = steps.raw, in_place.b_row = steps.raw_row;
+    product = &in_place;
+    run_wide<Tile>(product, a, rows, out, out_row, old, const_cast<T*>(g.b));
+#if MB_COLLECTS_PANELS
+  } else if (first && steps.copies) {
+    run_widest<Tile>(product, a, rows, out, out_row, old, steps.copies);
+#endif
+  } else if (steps.ahead) {
+    run_wide<Tile>(product, a, rows, out, out_row, old, steps.ahead);
+  } else {
+    run_at<Tile, 64>(bytes, product, a, rows, out, out_row, old);
+  }
+}
+#if MINBUILD_AVX512
+// The same of kWideVectors vectors of 64 bytes.
+template <class T>
+MB_INLINE void run_wide_tile(bool first, const Gemm<T>& g, const T* a, intptr_t rows, T* out, intptr_t out_row,
+                             const T* old, const T* next, const TileSteps<T>& steps) {
+  using Tile = TileBody<T, true, kWideVectors>;
+  const Gemm<T>* product = &g;
+  if (first && steps.turned) {
+    if constexpr (kTurnsInTiles<T>) run_widest<Tile>(product, a, rows, out, out_row, old, steps.raw, steps.apart, next);
+  } else if (steps.ahead) {
+    run_widest<Tile>(product, a, rows, out, out_row, old, steps.ahead);
+  } else if (steps.fetched) {
+    run_widest<Tile>(product, a, rows, out, out_row, old, steps.fetched);
+  } else {
+    run_widest<Tile>(product, a, rows, out, out_row, old);
+  }
+}
+#endif
 
 // All rows of one panel, whose g.n columns fit one tile. `edge` has room for a tile that does not fit C.
 template <class T, class... Steps>
 MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Steps&... steps) {
   constexpr bool kPacked = sizeof...(steps) != 0;
-  const intptr_t width = MB_HALF_PANELS && kPacked ? g.b_row : lanes_of<T>(bytes) * kTileVectors;
+  intptr_t width = lanes_of<T>(bytes) * kTileVectors;
+  if constexpr (kPacked) width = (steps.width, ...);
   intptr_t most = kPacked ? packed_tile_rows(bytes) : tile_rows(bytes);
   [[maybe_unused]] intptr_t step = 0;
   if constexpr (kPacked) step = (steps.step, ...);
@@ -117,27 +163,14 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Step
       run_widest<TileBody<T, true, 1>>(&g, a, rows, out, out_row, old);
     else
 #endif
-        if constexpr (kPacked && kPacksInTiles) {
-      if (left == g.m && (steps.turned, ...)) {
-        if constexpr (kTurnsInTiles<T>)
-          run_wider<TileBody<T, true>>(bytes, &g, a, rows, out, out_row, old, (steps.raw, ...), (steps.apart, ...),
-                                       next);
-      } else if (left == g.m && (steps.raw, ...)) {
-        Gemm<T> first = g;
-        first.b = (steps.raw, ...), first.b_row = (steps.raw_row, ...);
-        const Gemm<T>* in_place = &first;
-        run_wider<TileBody<T, true>>(bytes, in_place, a, rows, out, out_row, old, const_cast<T*>(g.b));
-#if MB_COLLECTS_PANELS
-      } else if (left == g.m && (steps.copies, ...)) {
-        run_widest<TileBody<T, true>>(&g, a, rows, out, out_row, old, (steps.copies, ...));
+#if MINBUILD_AVX512
+        if (kPacked && width * intptr_t(sizeof(T)) > kTileVectors * 64)
+      (run_wide_tile(left == g.m, g, a, rows, out, out_row, old, next, steps), ...);
+    else
 #endif
-      } else if (high && (steps.ahead, ...)) {
-        run_wider<TileBody<T, true>>(bytes, &g, a, rows, out, out_row, old, (steps.ahead, ...));
-      } else if (high) {
-        run_at<TileBody<T, true>, 64>(bytes, &g, a, rows, out, out_row, old);
-      } else {
-        run_at<TileBody<T, false>>(bytes, &g, a, rows, out, out_row, old);
-      }
+        if constexpr (kPacked && kPacksInTiles) {
+      if (high) (run_tall_tile(bytes, left == g.m, g, a, rows, out, out_row, old, next, steps), ...);
+      else run_at<TileBody<T, false>>(bytes, &g, a, rows, out, out_row, old);
     } else {
       if (kPacked && kTallerTiles && !high) run_at<TileBody<T, false>>(bytes, &g, a, rows, out, out_row, old);
       else if constexpr (MB_FAST_WASM && !kPacked)

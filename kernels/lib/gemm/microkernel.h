@@ -76,6 +76,13 @@ struct RowsAhead {
   T* to;
   intptr_t left, steps, share;
 };
+// Lines of the cache that tiles fetch of the next panel, `share` of them each: `lines` of each of its rows or columns in B,
+// which are `apart`, of the one from `from` on `left` more.
+template <class T>
+struct LinesAhead {
+  const T* from;
+  intptr_t apart, lines, left, share;
+};
 // True where the first tile may collect its panel from several places, with AVX-512, whose loads have masks. In tiles of
 // AVX2 these loads and stores take longer than a pass of their own.
 #if defined(MB_CONV_WIDE_IMAGES)
@@ -114,11 +121,11 @@ struct TileBody {
     using V = typename W::template of<T>;
     V x[Rows][Vectors];
     unroll<Rows>([&](auto r) MB_LAMBDA { unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = V(T(0)); }); });
-    if constexpr (Packed && Vectors == kTileVectors) {  // what is added to, or written
+    if constexpr (Packed && Vectors >= kTileVectors) {  // what is added to, or written
+      constexpr int kLines = (Vectors * W::bytes + 63) / 64;
       T* later = out;
       unroll<Rows>([&](auto) MB_LAMBDA {
-        __builtin_prefetch(later, 1);
-        if constexpr (Vectors * W::bytes > 64) __builtin_prefetch(later + V::size, 1);  // the second line
+        unroll<kLines>([&](auto v) MB_LAMBDA { __builtin_prefetch(later + v * intptr_t(64 / sizeof(T)), 1); });
         later += out_row;
       });
     }
@@ -205,6 +212,14 @@ struct TileBody {
     unroll<Vectors>([&](auto v) MB_LAMBDA { row[v] = load_lanes<V>(from + v * V::size); });
   }
 
+  // Fetches a row of a later panel, by the ends of its lines: it may begin within one, which came with the panel before.
+  template <class V>
+  static MB_INLINE void fetch_row(const T* from) {
+    constexpr int kLine = 64 / sizeof(T);
+    unroll<(Vectors * V::size + kLine - 1) / kLine>(
+        [&](auto v) MB_LAMBDA { __builtin_prefetch(from + v * kLine + (kLine - 1), 0, 2); });
+  }
+
   // x += the elements of rows of A that `list` names * the panel.
   template <class V, int Rows>
   static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
@@ -262,7 +277,8 @@ struct TileBody {
   template <class V, int Rows>
   static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
                                      const T* columns, intptr_t step, const T* next) {
-    constexpr int kColumns = 8, kWidth = Vectors * V::size, kGroups = kWidth / kColumns, kSteps = kTurned / kGroups;
+    constexpr int kColumns = 8, kWidth = Vectors * V::size, kGroups = kWidth / kColumns;
+    constexpr int kRounds = kGroups > 4 ? 8 : kGroups, kSteps = kTurned / kRounds;  // the last rounds turn nothing
     constexpr int kParked = V::size * sizeof(T) > 32 ? 0 : 2;
     const T *a[Rows], *b = g.b;
     point_at_rows(a, from, g.a_row, rows);
@@ -270,8 +286,8 @@ struct TileBody {
     intptr_t at = 0, ahead = g.k & -kTurned;
     for (intptr_t left = g.k + kTurned; left > 0; ahead -= kTurned, columns += kTurned) {
       const T *column = columns, *fetched = ahead > kTurnedAhead ? columns + kTurnedAhead : next + kTurnedAhead - ahead;
-      for (int group = 0; group < kGroups; ++group, left -= kSteps) {
-        if (ahead > 0) {
+      for (int group = 0; group < kRounds; ++group, left -= kSteps) {
+        if (ahead > 0 && (kRounds == kGroups || group < kGroups)) {
           T parked[Rows][Vectors][V::size];
           const auto settle = [&]() MB_LAMBDA { __asm__ volatile("" : : "r"(parked) : "memory"); };
           unroll<kParked>([&](auto r)
@@ -304,7 +320,7 @@ struct TileBody {
   template <class V, int Rows>
   static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
                                      RowsAhead<T>* ahead) {
-    constexpr int kWidth = Vectors * V::size, kLine = 64 / sizeof(T);
+    constexpr int kWidth = Vectors * V::size;
     const T *a[Rows], *b = g.b;
     point_at_rows(a, from, g.a_row, rows);
     intptr_t at = 0, rest = ahead->left;
@@ -315,7 +331,7 @@ struct TileBody {
     for (intptr_t left = g.k, steps = ahead->steps; left > 0; left -= steps) {
       if (rest > 0) {
         unroll<Vectors>([&](auto v) MB_LAMBDA { V::load(next + v * V::size).store(to + v * V::size); });
-        unroll<(kWidth + kLine - 1) / kLine>([&](auto v) MB_LAMBDA { __builtin_prefetch(later + v * kLine, 0, 2); });
+        fetch_row<V>(later);
         next += b_row, later += b_row, to += kWidth, --rest;
       }
       for (intptr_t k = left < steps ? left : steps; k > 0; --k, b += kWidth, at += a_col) {
@@ -325,6 +341,29 @@ struct TileBody {
       }
     }
     ahead->from = next, ahead->to = to, ahead->left = rest;
+  }
+
+  // The same while lines of B are fetched for the next panel, one in each step as far as its share goes.
+  template <class V, int Rows>
+  static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
+                                     LinesAhead<T>* ahead) {
+    const T *a[Rows], *b = g.b;
+    point_at_rows(a, from, g.a_row, rows);
+    intptr_t at = 0, left = ahead->left;
+    const intptr_t a_col = g.a_col, b_row = g.b_row, share = ahead->share < g.k ? ahead->share : g.k;
+    const T* first = ahead->from;
+    unroll<2>([&](auto part) MB_LAMBDA {
+      for (intptr_t k = part == 0 ? share : g.k - share; k > 0; --k, b += b_row, at += a_col) {
+        V row[Vectors];
+        load_row(b, row);
+        if constexpr (part == 0) {
+          __builtin_prefetch(first + (ahead->lines - left) * intptr_t(64 / sizeof(T)), 0, 2);
+          if (--left == 0) left = ahead->lines, first += ahead->apart;
+        }
+        add_row<V>(a, at, row, x);
+      }
+    });
+    ahead->from = first, ahead->left = left;
   }
 
   // The same of rows of A in memory as it is.

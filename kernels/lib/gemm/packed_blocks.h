@@ -18,11 +18,14 @@ namespace minbuild {
 
 // Scratch memory of a product, as gemm_packing.py declares it: packed rows of A, then packed columns of B.
 constexpr intptr_t kRowBytes = 17 << 13, kColumnBytes = 1 << 19;
-// Elements that packing may write beyond the rows of A.
-constexpr intptr_t kBeyondRows = 16;
+// Elements beyond the rows of A: those that packing may write, and as many at most up to a line of the cache, where panels
+// begin. Vectors across two lines take twice as long to load.
+constexpr intptr_t kBeyondRows = 32, kUpToLine = kBeyondRows / 2;
 // Up to this depth a product of many columns is bound by writing C, which goes faster along its rows.
 // Up to kBrief one tile of rows at a time does: more of them wait for C at more places of memory than processors fetch.
 constexpr intptr_t kShallow = 64, kShallowRows = 32, kShallowPanels = 8, kLeastDepth = 4, kBrief = 16;
+// Up to as many tiles of rows read B in place.
+constexpr intptr_t kFewTiles = 12;
 
 // Packs of B as in gemm.h, but of any number of columns: panels one after the other, each of `depth` rows. Of a single
 // panel it may leave the work to a tile instead: `copies`, or null.
@@ -64,26 +67,30 @@ MB_NOINLINE void pack_by_pieces(const Gemm<T>& g, const T* a, intptr_t count, in
 // The block sizes of a product, in elements.
 template <class T>
 struct Blocks {
-  intptr_t width, depth, tall, rows, columns;
+  intptr_t width, narrow, depth, tall, rows, columns;
   bool shallow, pack_rows;
 
-  MB_INLINE Blocks(const Gemm<T>& g, int bytes) {
+  // `plain`: B is a matrix in memory, whose panels may be wider.
+  MB_INLINE Blocks(const Gemm<T>& g, int bytes, bool plain = false) {
     constexpr intptr_t kSize = sizeof(T);
     // As deep for AVX-512 as for AVX2, so that bits are the same.
     const intptr_t deepest = kPanelBytes / kTileVectors / unsigned(MINBUILD_AVX512 && bytes == 64 ? 32 : bytes);
-    width = lanes_of<T>(bytes) * kTileVectors;
+    width = narrow = lanes_of<T>(bytes) * kTileVectors;
+    if (MINBUILD_AVX512 && plain && bytes == 64) width = lanes_of<T>(bytes) * kWideVectors, width = width_of(g.n);
     depth = g.k < deepest ? g.k : deepest;
     tall = packed_tile_rows(bytes);
-    shallow = g.k <= kShallow && g.n > kShallowPanels * width;
+    shallow = g.k <= kShallow && g.n > kShallowPanels * narrow;
     rows = shallow ? (g.k <= kBrief ? tall : kShallowRows) : (kRowBytes / kSize - kBeyondRows) / depth / tall * tall;
     const intptr_t blocks = (g.m + rows - 1) / rows;  // of about the same size
     if (blocks > 0) rows = whole_tiles((g.m + blocks - 1) / blocks);
-    columns = kColumnBytes / kSize / depth / width * width;
+    columns = (kColumnBytes / kSize / depth - (width - narrow)) / width * width;  // and a narrow panel that is not full
     // Rows in place are as good where they are contiguous, unless tiles load them as vectors, or many panels pass by rows
     // that share few sets of the nearest cache. Elements with a step between them always do.
     pack_rows = kRowVectors ||
-                (g.a_col != 1 ? g.k > kLeastDepth : !shallow && g.n > 8 * width && g.a_row % (2048 / kSize) == 0);
+                (g.a_col != 1 ? g.k > kLeastDepth : !shallow && g.n > 8 * narrow && g.a_row % (2048 / kSize) == 0);
   }
+  // Columns of a panel with `left` columns from its first on: the last ones may be narrow, to have as few in vain.
+  MB_INLINE intptr_t width_of(intptr_t left) const { return left > 2 * narrow || left == width ? width : narrow; }
   MB_INLINE intptr_t whole_tiles(intptr_t of) const { return (of + tall - 1) / tall * tall; }
   // The last rows that tiles of `fewer` rows compute sooner than tall ones, one or two tiles of them.
   MB_INLINE intptr_t low_rows(intptr_t of, intptr_t fewer) const {
@@ -96,26 +103,78 @@ struct Blocks {
   }
   // True of a B that is near, with few tiles or one panel: the first tile, a tall one, packs what is in place.
   MB_INLINE bool packs_in_tiles(const Gemm<T>& g, int bytes) const {
-    return g.b_col == 1 && (g.m <= 64 || g.n < 2 * width) && !is_far(g) && starts_tall(g, bytes);
+    return g.b_col == 1 && (g.m <= 64 || g.n < 2 * narrow) && !is_far(g) && starts_tall(g, bytes);
+  }
+  // True of a B that tiles of 64 bytes read in place, while they fetch the next panel: of few rows of A, or of one or two
+  // panels. Its rows must not be at distances that share few sets of the caches.
+  MB_INLINE bool in_place(const Gemm<T>& g, int bytes) const {
+    return MINBUILD_AVX512 && bytes == 64 && g.b_col == 1 && (g.m <= kFewTiles * tall || g.n <= 2 * narrow) &&
+           g.b_row % (4096 / intptr_t(sizeof(T))) != 0;
   }
   // True of rows of another B, which tall tiles pack for the next panel.
   MB_INLINE bool packs_ahead(const Gemm<T>& g, int bytes) const {
-    return g.b_col == 1 && g.n >= 2 * width && starts_tall(g, bytes) && !packs_in_tiles(g, bytes);
+    return g.b_col == 1 && g.n >= 2 * narrow && starts_tall(g, bytes) && !packs_in_tiles(g, bytes);
   }
+  MB_INLINE intptr_t depth_at(const Gemm<T>& g, intptr_t k) const { return g.k - k < depth ? g.k - k : depth; }
   // From a panel of a block of columns and depth to the next one: beside it, or the first at the next depth.
   MB_INLINE void step(intptr_t& at, intptr_t& k, intptr_t of) const {
-    at += width;
+    at += width_of(of - at);
     if (at >= of) at = 0, k += depth;
   }
   // Of the largest blocks there may be: parts of a product have fewer rows and columns, but maybe larger blocks of them.
   MB_INLINE intptr_t row_elements(const Gemm<T>& g) const {
-    return pack_rows ? at_most(whole_tiles(g.m), kRowBytes / intptr_t(sizeof(T)) - kBeyondRows) + kBeyondRows : 0;
+    return pack_rows ? at_most(whole_tiles(g.m), kRowBytes / intptr_t(sizeof(T)) - kBeyondRows) + kBeyondRows
+                     : kUpToLine;
+  }
+  MB_INLINE T* panels_in(T* scratch, const Gemm<T>& g) const {
+    const uintptr_t at = reinterpret_cast<uintptr_t>(scratch + row_elements(g) - kUpToLine);
+    return reinterpret_cast<T*>((at + 63) & -uintptr_t{64});
   }
   MB_INLINE intptr_t elements(const Gemm<T>& g) const {
-    return row_elements(g) + at_most((g.n + width - 1) / width * width, kColumnBytes / intptr_t(sizeof(T)));
+    return row_elements(g) + at_most((g.n + 2 * narrow - 1) / narrow * narrow, kColumnBytes / intptr_t(sizeof(T)));
   }
   MB_INLINE intptr_t at_most(intptr_t lines, intptr_t most) const {
     return lines > most / depth ? most : lines * depth;
+  }
+};
+
+// What tiles of a panel do for the next one: pack it, or fetch it.
+template <class T>
+struct NextPanel {
+  RowsAhead<T> ahead;
+  LinesAhead<T> fetched;
+  bool packed = false;
+  intptr_t other = 0;  // the columns before the one that is packed, of two panels
+
+  // After the panel at column `at` and depth `k`, of `columns` columns of B from `j` on, whose `tiles` tall tiles pack the
+  // next one if `alike`: whole panels only, as wide as theirs.
+  MB_INLINE void pack(const Gemm<T>& g, const Blocks<T>& blocks, intptr_t j, intptr_t columns, intptr_t at, intptr_t k,
+                      bool alike, intptr_t tiles, T* panels) {
+    blocks.step(at, k, columns);
+    const intptr_t left = columns - at;
+    packed = alike && k < g.k && left >= blocks.width && blocks.width_of(left) == blocks.width;
+    other = blocks.width - other;
+    ahead.from = g.b + k * g.b_row + j + at, ahead.row = g.b_row;
+    ahead.to = panels + other * blocks.depth;
+    ahead.left = blocks.depth_at(g, k);
+    ahead.steps = tiles, ahead.share = (ahead.left + tiles - 1) / tiles;
+    blocks.step(at, k, columns);
+    ahead.after = g.b + k * g.b_row + j + at;
+  }
+
+  // The same of a panel that all tiles but the first fetch: its columns, or its rows by the ends of their lines, as they
+  // may begin within one, which came with the panel before. False if there is nothing to fetch.
+  MB_INLINE bool fetch(const Gemm<T>& g, const Blocks<T>& blocks, intptr_t j, intptr_t columns, intptr_t at, intptr_t k,
+                       bool along, intptr_t tiles) {
+    constexpr intptr_t kLine = 64 / sizeof(T);
+    blocks.step(at, k, columns);
+    if (k >= g.k || tiles < 2) return false;
+    const intptr_t rows = blocks.depth_at(g, k), length = along ? rows : blocks.width;
+    fetched.from = g.b + k * g.b_row + (j + at) * g.b_col + (along ? 0 : kLine - 1);
+    fetched.apart = along ? g.b_col : g.b_row;
+    fetched.lines = fetched.left = (length + kLine - 1) / kLine;
+    fetched.share = (fetched.lines * (along ? blocks.width : rows) + tiles - 2) / (tiles - 1);
+    return true;
   }
 };
 
@@ -130,40 +189,42 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, PackPa
   int32_t places[kPanelBytes / kTileVectors / 32];
   PanelCopies<T> copies = {places};
 #endif
-  Blocks<T> blocks(g, bytes);
+  const bool plain = packer == &g;
+  Blocks<T> blocks(g, bytes, plain);
   if constexpr (sizeof...(rows) != 0) blocks.pack_rows = true;
-  const intptr_t width = blocks.width, depth = blocks.depth, tall = blocks.tall;
-  T* const panels = scratch + blocks.row_elements(g);
-  const bool one_block = g.m <= blocks.rows, plain = packer == &g, once = plain && one_block;
+  const intptr_t depth = blocks.depth, tall = blocks.tall;
+  T* const panels = blocks.panels_in(scratch, g);
+  const bool one_block = g.m <= blocks.rows, once = plain && one_block;
   const bool along = once && g.b_row == 1,
              turns = along && kTurnsInTiles<T> && bytes >= 32 && blocks.starts_tall(g, bytes);
   const bool fetches = along && !kTurnsInTiles<T>;
-  const bool in_tiles = once && kPacksInTiles && bytes >= 32 && blocks.packs_in_tiles(g, bytes);
-  const bool two_panels = once && kPacksInTiles && bytes >= 32 && blocks.packs_ahead(g, bytes);
-  const intptr_t group = (plain && !along && !in_tiles && !two_panels ? 8 : 1) * width;
+  const bool in_place = once && blocks.in_place(g, bytes);
+  const bool widest = MINBUILD_AVX512 && bytes == 64, tiles_pack = once && !in_place && kPacksInTiles && bytes >= 32;
+  const bool in_tiles = tiles_pack && !widest && blocks.packs_in_tiles(g, bytes);
+  const bool two_panels =
+      tiles_pack && (widest ? blocks.width > blocks.narrow && g.b_col == 1 : blocks.packs_ahead(g, bytes));
+  const bool together = plain && !along && !in_place && !in_tiles && !two_panels;
   // Where no panels are kept, C has their room in the second nearest cache.
-  if (turns || in_tiles || two_panels) blocks.columns *= 2;
-  RowsAhead<T> ahead = {nullptr, nullptr, g.b_row, nullptr, 0, 0, 0};
-  bool packed = false;
-  intptr_t other = 0;  // the panel that was packed ahead, of two
+  if (turns || in_place || in_tiles || two_panels) blocks.columns *= 2;
+  NextPanel<T> next;
   for (intptr_t j = 0; j < g.n; j += blocks.columns) {
     const intptr_t columns = g.n - j < blocks.columns ? g.n - j : blocks.columns;
     for (intptr_t k = 0; k < g.k; k += depth) {
       Gemm<T> tile = g;
       tile.accumulate = g.accumulate || k > 0;
-      tile.k = g.k - k < depth ? g.k - k : depth;
-      tile.b_row = width;
+      tile.k = blocks.depth_at(g, k);
       for (intptr_t i = 0; i < g.m; i += blocks.rows) {
         tile.m = g.m - i < blocks.rows ? g.m - i : blocks.rows;
         tile.a = g.a + i * g.a_row + k * g.a_col;
         const intptr_t short_rows = tile_rows(bytes), low = blocks.low_rows(tile.m, short_rows);
+        const intptr_t tiles = (tile.m - low + tall - 1) / tall;  // tall ones
         TileSteps<T> steps = {tall * g.a_row, short_rows * g.a_row, low};
         steps.apart = g.b_col, steps.raw_row = g.b_row;
         if (fetches) {
           constexpr intptr_t kLine = 64 / sizeof(T);
-          const intptr_t tiles = (tile.m + tall - 1) / tall;
+          const intptr_t all = (tile.m + tall - 1) / tall;
           steps.lines = (tile.k + kLine - 1) / kLine;
-          steps.share = (steps.lines * width + tiles - 1) / tiles;
+          steps.share = (steps.lines * blocks.width + all - 1) / all;
         }
         if (blocks.pack_rows) {
           if constexpr (sizeof...(rows) == 0) {
@@ -186,43 +247,45 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, PackPa
           tile.a = scratch;
         }
         tile.c = g.c + i * g.c_row + j * g.c_col;
-        for (intptr_t at = 0; at < columns; at += width, tile.c += width * g.c_col) {
+        intptr_t group = 0, grouped = 0;  // panels that are packed at once: the first of them, and the end of the last
+        for (intptr_t at = 0, width; at < columns; at += width, tile.c += width * g.c_col) {
+          width = blocks.width_of(columns - at);
           tile.n = columns - at < width ? columns - at : width;
-          if (MB_HALF_PANELS && bytes == 64 && group == width) tile.b_row = tile.n <= width / 2 ? width / 2 : width;
-          T* const panel = panels + (two_panels ? other * depth : (one_block ? at % group : at) * tile.k);
-          steps.raw = (in_tiles || turns) && tile.n == width ? g.b + k * g.b_row + (j + at) * g.b_col : nullptr;
+          if (MB_HALF_PANELS && bytes == 64 && !together && tile.n <= blocks.narrow / 2) width = blocks.narrow / 2;
+          const bool whole = tile.n == width, first = at >= grouped;
+          if (first) {
+            group = grouped = at;
+            for (int some = together ? 8 : 1; some > 0 && blocks.width_of(columns - grouped) >= width; --some)
+              grouped += width;
+            if (grouped > columns) grouped = columns;
+          }
+          T* const panel = panels + (two_panels ? next.other * depth : (one_block ? at - group : at) * tile.k);
+          steps.width = tile.b_row = width;
+          steps.raw = (in_tiles || turns) && whole ? g.b + k * g.b_row + (j + at) * g.b_col : nullptr;
           steps.turned = turns && steps.raw;
           steps.copies = nullptr;
-          const intptr_t done = !steps.raw ? 0 : turns ? tile.k & -kTurned : tile.k;
-          if (i == 0 && at % group == 0 && done < tile.k && !packed) {
-            const intptr_t some = columns - at < group ? columns - at : group;
+          const intptr_t done = in_place && whole ? tile.k : !steps.raw ? 0 : turns ? tile.k & -kTurned : tile.k;
+          if (i == 0 && first && done < tile.k && !next.packed) {
+            const intptr_t some = grouped - at;
             if (some % width != 0)
               clear_bytes(panel + some / width * width * tile.k, size_t(width * tile.k) * sizeof(T));
-            PanelCopies<T>* tiles = nullptr;
+            PanelCopies<T>* left = nullptr;
 #if MB_COLLECTS_PANELS
             copies.left = false;
-            if (bytes == 64 && tile.b_row == width && tile.m - low >= tall) tiles = &copies;
+            if (bytes == 64 && width == blocks.narrow && tile.m - low >= tall) left = &copies;
 #endif
-            pack(packer, panel + done * width, int(k + done), int(tile.k - done), int(j + at), int(some),
-                 int(MB_HALF_PANELS ? tile.b_row : width), tiles);
-            if (tiles && tiles->left) steps.copies = tiles;
-          }
-          if (two_panels) {
-            intptr_t next = at, next_k = k;
-            blocks.step(next, next_k, columns);
-            // Whole panels only; a half panel has tiles of its own.
-            packed = next_k < g.k && columns - next >= width && tile.b_row == width;
-            other = width - other;
-            ahead.from = g.b + next_k * g.b_row + j + next;
-            ahead.to = panels + other * depth;
-            ahead.left = g.k - next_k < depth ? g.k - next_k : depth;
-            ahead.steps = (tile.m - low + tall - 1) / tall;
-            ahead.share = (ahead.left + ahead.steps - 1) / ahead.steps;
-            blocks.step(next, next_k, columns);
-            ahead.after = g.b + next_k * g.b_row + j + next;
-            steps.ahead = packed ? &ahead : nullptr;
+            pack(packer, panel + done * width, int(k + done), int(tile.k - done), int(j + at), int(some), int(width),
+                 left);
+            if (left && left->left) steps.copies = left;
           }
           tile.b = panel;
+          if (two_panels) {
+            next.pack(g, blocks, j, columns, at, k, whole && width == blocks.width, tiles, panels);
+            steps.ahead = next.packed ? &next.ahead : nullptr;
+          } else if (MINBUILD_AVX512 && (in_place || turns)) {
+            steps.fetched = next.fetch(g, blocks, j, columns, at, k, turns, tiles) ? &next.fetched : nullptr;
+          }
+          if (in_place && whole) tile.b = g.b + k * g.b_row + j + at, tile.b_row = g.b_row;
           steps.next = g.b + k * g.b_row + (j + at + width) * g.b_col;
           if (start && k == 0) steps.start = start + j + at;
           multiply_panel(tile, bytes, edge, steps);

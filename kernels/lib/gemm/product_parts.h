@@ -122,7 +122,7 @@ MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack
   // Columns of B, such as weights after an update, wait for memory less where all members read the same ones at the same
   // time: rows are cut, where each part has enough of them for the packing of B.
   constexpr int32_t kEnough = 64;
-  const bool along = plain && g.b_row == 1 && g.m >= kEnough * g.members;
+  const bool along = plain && g.b_row == 1 && g.m >= kEnough * g.members && !(MINBUILD_AVX512 && bytes == 64);
   const Partition parts = partition_of(g, bytes, 1, sizeof...(Rows) == 0 ? kPackingWork : kGatheringWork,
                                        along ? 0 : (plain ? kPackingWork : kGatheringWork));
   for_parts(g.team, g.members, parts.count(), [&](int32_t part, int32_t member) {

@@ -50,7 +50,10 @@ struct Gemm {
 // Register tiles of kTileVectors columns of vectors: as many accumulators as hide the latency of a multiply-add.
 // Without vector registers sixteen scalars are what a register file holds.
 constexpr int kTileVectors = MB_SIMD && !MB_ONE_VARIANT ? 2 : 1;
-constexpr int kMostTileBytes = (MINBUILD_AVX512 ? 64 : 32) * kTileVectors;  // of one row
+// Packed products with vectors of 64 bytes have three, of which registers hold as many sums as need fewer loads: where
+// another thread shares the processor, loads and broadcasts are what it is short of.
+constexpr int kWideVectors = 3;
+constexpr int kMostTileBytes = MINBUILD_AVX512 ? 64 * kWideVectors : 32 * kTileVectors;  // of one row
 #if defined(__aarch64__)
 constexpr int kMostTileRows = 8;
 MB_INLINE constexpr int tile_rows(int) { return 8; }

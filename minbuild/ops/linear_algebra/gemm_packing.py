@@ -13,7 +13,7 @@ from minbuild.ir.dims import Dim, evaluate, never_negative, symbols_in
 from minbuild.ops.core.definition import FLOATS, KernelFunction, OpContext, whole_share
 
 # As in packed_blocks.h.
-_ROW_BYTES, _COLUMN_BYTES, _BEYOND_ROWS = 17 << 13, 1 << 19, 16
+_ROW_BYTES, _COLUMN_BYTES, _BEYOND_ROWS = 17 << 13, 1 << 19, 32
 PACKED_BYTES = _ROW_BYTES + _COLUMN_BYTES  # enough for any product
 _DEEPEST = 1024  # the depth of a block on any target, at most
 _WIDEST = 256  # bytes of a row of a panel, at most
