@@ -7,8 +7,8 @@
 
 namespace minbuild {
 
-// With fewer rows or columns packing costs more than it saves; with a few more rows too, where B is read in place by
-// wide vectors. Without those, B is packed for less.
+// With fewer rows or columns packing costs more than it saves; with a few more rows too, where wide vectors read rows of
+// B in place. Without those, and where columns of a B that is near are contiguous, it is packed for less.
 constexpr intptr_t kFewest = 16, kFewRows = MB_DISPATCHES ? 24 : kFewest, kLeastRows = 4;
 
 // True if the scratch memory of a kernel is enough for the product.
@@ -31,7 +31,7 @@ MB_NOINLINE bool turns_rows(const Gemm<T>& g) {
 template <class T>
 MB_NOINLINE bool takes_packing(const Gemm<T>& g) {
   if (g.k < 1 || g.n < kFewest) return false;
-  if (g.k <= kFewest || g.m >= kFewRows) return true;
+  if (g.k <= kFewest || g.m >= (g.b_row == 1 && !is_far(g) ? kFewest : kFewRows)) return true;
   return g.m >= kLeastRows && !takes_rows(g) && !takes_dots(g, vector_bytes()) && !turns_rows(g);
 }
 
