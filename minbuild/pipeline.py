@@ -18,7 +18,7 @@ from minbuild.codegen.integrations import bindings_of, parse_integrations
 from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
 from minbuild.codegen.library_sizer import LibrarySizer
 from minbuild.codegen.lowering_choice import choose_lowerings
-from minbuild.codegen.native_arithmetic import check_native
+from minbuild.codegen.native_arithmetic import check_halves, check_native
 from minbuild.codegen.one_file import check_one_file
 from minbuild.codegen.ort_abi import abi_targets, build_abi, check_abi, with_abi
 from minbuild.codegen.package import PackagedModel, emit_package
@@ -171,6 +171,8 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     for note in notes:
         progress.note(note)
     contents = contents_of(planned, request.extra, progress.note, build_options)
+    if build_options.half_arithmetic == NATIVE:
+        check_halves(contents.kernels)
     builder = LibraryBuilder(
         contents, operators, toolchain, cmake=cmake, stage=progress.stage, detail=progress.detail
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from minbuild.codegen.library_builder import TrimmedAndFull
 from minbuild.errors import BadInput
+from minbuild.ir import Kernel
 
 _KERNEL = "half_contraction"
 _NAMES = {
@@ -14,17 +15,20 @@ _NAMES = {
 }
 
 
+def check_halves(kernels: Iterable[Kernel]) -> None:
+    """Raises BadInput where none of `kernels`, those of the library to be built, is a product of halves."""
+    if all(kernel.function != _KERNEL for kernel in kernels):
+        raise BadInput(
+            "--half-arithmetic native: the model has no product of two tensors of float16, or of bfloat16. Leave the "
+            "option out."
+        )
+
+
 def check_native(pairs: Iterable[TrimmedAndFull]) -> None:
-    """Raises BadInput for a target whose library has no instructions for the products of its model, and where no
-    product is of halves. The sources compute the same numbers on any machine, one by one, to prove others with;
-    `multiply_halves` in half_gemm.h has a name that shows which."""
+    """Raises BadInput for a target whose library has no instructions for the products of its model. The sources
+    compute the same numbers on any machine, one by one, to prove others with; `multiply_halves` in half_gemm.h has a
+    name that shows which."""
     for pair in pairs:
-        types = [k.types[0] for k in pair.trimmed.kernels if k.function == _KERNEL]
-        if not types:
-            raise BadInput(
-                "--half-arithmetic native: the model has no product of two tensors of float16, or of bfloat16. Leave "
-                "the option out."
-            )
         if missing := sorted(set(_emulated(pair))):
             features = " and ".join(_NAMES[name][1] for name in missing)
             raise BadInput(

@@ -41,3 +41,4 @@ def test_a_processor_without_it_is_refused(minbuild: Command, tmp_path: Path) ->
 def test_a_model_without_products_of_halves_is_refused(minbuild: Command, tmp_path: Path) -> None:
     said = minbuild("reduce", SMALL, "-o", tmp_path / "dist", "--half-arithmetic", "native")
     assert said.code == 2 and "no product of two tensors of float16" in said.err
+    assert "Building" not in said.err + said.out

@@ -14,8 +14,8 @@ SOURCE = """
 #define EXPORT extern "C" __attribute__((visibility("default")))
 using namespace minbuild;
 
-// Packed for vectors of so many bytes or, with its B in panels on the stack, not. B has `apart` elements from one of its
-// lines to the next. 0 where it wrote beyond its scratch memory.
+// Packed for vectors of so many bytes or, with its B in panels on the stack, not. B has `apart` elements from one of
+// its lines to the next. 0 where it wrote beyond its scratch memory.
 EXPORT int multiply(int bytes, int along, int m, int n, int k, int apart, int adds, const float* a, const float* b,
                     float* c) {
   Gemm<float> g = {m, n, k, a, k, 1, b, along ? 1 : apart, along ? apart : 1, c, n, 1};
