@@ -138,7 +138,7 @@ struct Blocks {
   }
 };
 
-// What tiles of a panel do for the next one: pack it, or fetch it.
+// The work of a panel's tiles for the next panel: they pack it or fetch it.
 template <class T>
 struct NextPanel {
   RowsAhead<T> ahead;
