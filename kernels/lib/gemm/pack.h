@@ -32,8 +32,9 @@ MB_NOINLINE void transpose(const T* from, intptr_t from_step, T* to, intptr_t to
 template <class T>
 struct PackBody {
   // Rows lie next to each other: some panels at a time, so that what is read at once lies together too.
+  template <int Bytes>
   static MB_INLINE void copy(const T* x, intptr_t column, T* to, intptr_t step, intptr_t rows, intptr_t columns) {
-    using V = Vec<T, 16 / int(sizeof(T))>;
+    using V = Vec<T, Bytes / int(sizeof(T))>;
     constexpr intptr_t kPanels = 8, kAhead = 8;
     const intptr_t panel = step * columns;
     for (; rows > 0; rows -= kPanels * step, x += kPanels * step, to += kPanels * panel) {
@@ -59,7 +60,10 @@ struct PackBody {
   template <class W>
   static MB_INLINE void run(const T* x, intptr_t row, intptr_t column, T* to, intptr_t step, intptr_t rows,
                             intptr_t columns) {
-    if (row == 1) return copy(x, column, to, step, rows, columns);
+    if (row == 1) {
+      if (W::bytes > 16 && step * intptr_t(sizeof(T)) % 32 == 0) return copy<32>(x, column, to, step, rows, columns);
+      return copy<16>(x, column, to, step, rows, columns);
+    }
     for (; rows > 0; rows -= step, x += step * row, to += step * columns) {
       const intptr_t live = rows < step ? rows : step;
       intptr_t done = 0;
