@@ -215,10 +215,10 @@ extern "C" mb_status mb_create(const void*, size_t plan_size, const void* checkp
     if (kFree != 0) symbol = *options->symbols;
   }
 #endif
-  constexpr size_t kFixed =
-      align16(align16(sizeof(Session)) + plan::kPersistentBytes + (MB_ROLLBACK ? plan::kRollbackBytes : 0))
+  constexpr size_t kFixed = align_region(align16(align_region(align16(sizeof(Session))) + plan::kPersistentBytes +
+                                                 (MB_ROLLBACK ? plan::kRollbackBytes : 0)))
 #if MB_THREADS > 1
-      + kStacksBytes
+                            + kStacksBytes
 #endif
       ;
   const Size temporaries = Session::temporaries(symbol);

@@ -82,7 +82,7 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
 #if MB_ROLLBACK
   fixed += first->rollback_bytes;
 #endif
-  fixed = align16(fixed);
+  fixed = align_region(align16(fixed));
 #if MB_THREADS > 1
   const size_t stacks = fixed;
   fixed += kStacksBytes;

@@ -158,6 +158,11 @@ def ceil_div(numerator: Dim, denominator: int) -> Dim:
     return (numerator + (denominator - 1)) // denominator
 
 
+def round_up(dim: Dim, unit: int) -> Dim:
+    """The next multiple of `unit`."""
+    return dim if divide_exactly(dim, unit) is not None else ceil_div(dim, unit) * unit
+
+
 def dim_max(left: Dim, right: Dim) -> Dim:
     return _extremum("max", left, right)
 

@@ -16,6 +16,7 @@ from minbuild.options.build_options import COMPILED, ON, ONE, SAME, BuildOptions
 from minbuild.options.did_you_mean import did_you_mean
 from minbuild.options.graph_selection import select_graphs, updates
 from minbuild.planning.compiled_model import CompiledModel
+from minbuild.planning.large_products import widens
 from minbuild.planning.library_contents import (
     CHECKSUMS,
     FINGERPRINT,
@@ -24,7 +25,6 @@ from minbuild.planning.library_contents import (
     ROLLBACK,
     SAFETY,
     LibraryContents,
-    widens,
 )
 from minbuild.planning.loop_variants import with_loop_variants
 from minbuild.planning.plan_encoding import (

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from minbuild.ir import Kernel
 from minbuild.ir.mapped import FileBytes
 from minbuild.ops import Registry
+from minbuild.planning.large_products import packs
 from minbuild.planning.plan_encoding import EXPRESSIONS
 
 COMPONENTS: Mapping[str, tuple[str, str]] = {
@@ -106,18 +107,3 @@ def product_types(contents: LibraryContents) -> tuple[str, ...]:
         return ()
     types = {t for kernel in contents.kernels for t in kernel.types}
     return tuple(t for t in ("float", "double") if t in types)
-
-
-def packs(kernels: Iterable[Kernel], features: Iterable[str]) -> bool:
-    """True if `kernels` with these `features` have products that are large enough to be packed."""
-    return any(k.function.endswith("_packed") for k in kernels) or any(
-        f.endswith(".packed") for f in features
-    )
-
-
-def widens(kernels: Iterable[Kernel], features: Iterable[str]) -> bool:
-    """True if `kernels` with these `features` have loops that pay for a variant of AVX-512: packed products,
-    elementwise functions over large tensors, or convolutions by columns of windows."""
-    return packs(kernels, features) or any(
-        f.endswith((".long", ".five_rows", ".seven_rows")) for f in features
-    )

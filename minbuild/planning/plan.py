@@ -21,6 +21,7 @@ from minbuild.ir import (
     TensorType,
     Value,
 )
+from minbuild.ir.dims import round_up
 from minbuild.ir.kernel_choice import EVERY_KERNEL, KernelChoice
 from minbuild.ir.mapped import file_bytes, sha256_of
 from minbuild.ir.pages import drop_pages
@@ -33,6 +34,7 @@ from minbuild.passes.analysis.representative_sizes import PLANNED_SIZES
 from minbuild.planning.arena.buffers import accesses_of, buffers_of, checked, loops_of, scratch_name, size_of
 from minbuild.planning.arena.layout import buffer_sizes, lower_bound, order_buffers, solution_of
 from minbuild.planning.arena.validator import validate
+from minbuild.planning.large_products import packs
 from minbuild.planning.rollback import changed_before_refusal
 
 _CACHE_LINE = 64
@@ -63,6 +65,7 @@ class _Builder:
     rollback_bytes: int = field(init=False)
     buffers: int = 0
     ports: int = 0
+    by_lines: bool = False  # tensors begin at lines of the cache: packed products read vectors as wide as one
 
     def lay_out_persistent(self) -> None:
         """Trained parameters, as many bytes again of stored gradients and of each moment, state, and counters."""
@@ -71,7 +74,8 @@ class _Builder:
             if value.role is Role.PARAMETER:
                 self.persistent_at[value.name] = offset
                 offset += _bytes(value.type)
-        self.trainable_bytes = -(-offset // 32) * 32  # whole vectors, for the optimizer
+        whole = _CACHE_LINE if self.by_lines else 32  # vectors, for the optimizer
+        self.trainable_bytes = -(-offset // whole) * whole
         offset = self.trainable_bytes * (self.first_moment + self.program.moments)
         restored = changed_before_refusal(self.program, self.registry)
         parameters = enumerate(self.program.parameters)
@@ -159,10 +163,12 @@ def build_plan(
     `kernels`. A layout of the arena is searched for with `search` times the usual work.
     `program` is lowered and optimised, `registry` has the kernels. Raises Unsupported where no kernel serves."""
     builder = _Builder(program, registry, threads, search)
-    builder.lay_out_persistent()
     selected = [_shared(select_kernels(p, registry, kernels), builder) for p in program.procedures]
+    chosen = [selection for selections in selected for selection in selections]
+    builder.by_lines = packs((s.kernel for s in chosen), (f for s in chosen for f in s.features))
+    builder.lay_out_persistent()
     # Kernels in the order of the library's table.
-    used = {id(selection.kernel): selection.kernel for selections in selected for selection in selections}
+    used = {id(selection.kernel): selection.kernel for selection in chosen}
     order = sorted(set(used.values()), key=lambda k: (k.stem, k.function, k.types))
     builder.kernels = {kernel: i for i, kernel in enumerate(order)}
     routines = tuple(_routine(builder, *each) for each in zip(program.procedures, selected, strict=True))
@@ -281,6 +287,8 @@ def _laid_out(
     assignments = [dict.fromkeys(builder.program.symbols, size) for size in PLANNED_SIZES]
     accesses = accesses_of(procedure, selections)
     buffers = buffers_of(procedure, selections, accesses, loops)
+    if builder.by_lines:
+        buffers = tuple(replace(b, bytes=round_up(b.bytes, _CACHE_LINE)) for b in buffers)
     ordered = order_buffers(buffers, assignments, builder.search)
     checked_loops = checked(procedure, loops)
     for number, assignment in enumerate(assignments):

@@ -14,6 +14,7 @@ from minbuild.ir.dims import (
     divide_exactly,
     evaluate,
     product,
+    round_up,
     substitute,
     symbol,
     symbols_in,
@@ -58,6 +59,8 @@ def test_arithmetic_agrees_with_numbers(a: Dim, b: Dim) -> None:
 def test_quotients_agree_with_numbers(a: Dim, n: int) -> None:
     assert evaluate(a // n, SIZES) == evaluate(a, SIZES) // n
     assert evaluate(ceil_div(a, n), SIZES) == -(-evaluate(a, SIZES) // n)
+    assert evaluate(round_up(a, n), SIZES) == -(-evaluate(a, SIZES) // n) * n
+    assert round_up(n * a, n) == n * a
 
 
 @given(dims)
