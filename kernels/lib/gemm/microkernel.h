@@ -220,20 +220,25 @@ struct TileBody {
         [&](auto v) MB_LAMBDA { __builtin_prefetch(from + v * kLine + (kLine - 1), 0, 2); });
   }
 
-  // x += the elements of rows of A that `list` names * the panel.
+  // x += the elements of rows of A that `list` names * the panel. With g.a_col it fetches the rows that far ahead; without,
+  // tiles of one vector, which loads keep waiting, leave fetches out.
   template <class V, int Rows>
   static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
                                      const int32_t* list) {
     const T *a[Rows], *b = g.b;
     point_at_rows(a, from, g.a_row, rows);
     const intptr_t ahead = g.a_col;
-    for (intptr_t k = g.k; k > 0; --k, b += Vectors * V::size) {
-      const intptr_t at = *list++;
-      unroll<Rows / 2>([&](auto r) MB_LAMBDA { __builtin_prefetch(a[2 * r] + ahead + at); });
-      V row[Vectors];
-      load_row(b, row);
-      add_row<V>(a, at, row, x);
-    }
+    const auto add_all = [&](auto fetches) MB_LAMBDA {
+      for (intptr_t k = g.k; k > 0; --k, b += Vectors * V::size) {
+        const intptr_t at = *list++;
+        if (fetches) unroll<Rows / 2>([&](auto r) MB_LAMBDA { __builtin_prefetch(a[2 * r] + ahead + at); });
+        V row[Vectors];
+        load_row(b, row);
+        add_row<V>(a, at, row, x);
+      }
+    };
+    if (Vectors > 1 || ahead != 0) add_all(Constant<1>{});
+    else add_all(Constant<0>{});
   }
 
   // The same of a panel that is collected meanwhile. `list`: as above, or nothing.
