@@ -31,11 +31,11 @@ def check_native(pairs: Iterable[TrimmedAndFull]) -> None:
     for pair in pairs:
         if missing := sorted(set(_emulated(pair))):
             features = " and ".join(_NAMES[name][1] for name in missing)
+            arm = pair.target.name if pair.target.name.startswith("aarch64") else "aarch64-linux-gnu"
             raise BadInput(
                 f"--half-arithmetic native: {pair.target} has no arithmetic of "
                 f"{' and '.join(_NAMES[name][0] for name in missing)}. Name a processor that has {features}, such as "
-                "--target aarch64-linux-gnu:neoverse_n2 or aarch64-linux-gnu:generic+fullfp16+bf16, or leave the "
-                "option out."
+                f"--target {arm}:neoverse_n2 or {arm}:generic+fullfp16+bf16, or leave the option out."
             )
 
 

@@ -27,7 +27,12 @@ _LEAST = 32  # channels and filters, at least
 # In multiplications and additions by vectors of 16, of which a packed convolution has 9 * outputs / 16 a window: what a
 # transform takes of a tile of a channel, of a window, and of a gradient of one, as measured with AVX-512.
 _OF_TILE, _OF_WINDOW, _OF_GRADIENT = 8, 13, 48
-# Of the packed convolution's; where the batch is free, no more than that at one image, as others gain.
+# Filters times channels beyond which transformed windows, of 64 bytes each, are farther from the processor, so that one
+# takes twice as long.
+_FAR = (_WHOLE_WINDOWS, 1 << 15, 1 << 17)
+# Images of a batch that is free: with one more layers are faster without, with eight far fewer.
+_IMAGES = 2
+# Of the packed convolution's; where the batch is free, no more than that at so few images, as others gain.
 _MOST_TIME = 0.95
 
 winograd_kernel = KernelFunction(
@@ -46,8 +51,8 @@ winograd_kernel = KernelFunction(
 
 
 def takes_winograd(layer: Layer, propagation: int) -> bool:
-    """True of a layer that is faster by the kernel, at any batch if this is free, and that may have its scratch memory.
-    `propagation` says which of the layer's tensors is computed."""
+    """True of a layer that is faster by the kernel, at two images if the batch is free, and that may have its scratch
+    memory. `propagation` says which of the layer's tensors is computed."""
     has, parts = layer.kernels.has, winograd_features(propagation, bias=False)
     if not has(winograd_kernel.function) or not all(has(f"winograd_conv.{part}") for part in parts):
         return False
@@ -70,13 +75,12 @@ def _made(layer: Layer, propagation: int) -> Layer:
 
 def _pays(made: Layer, propagation: int) -> bool:
     filters, channels = made.filters, made.channels
-    images = made.batch if isinstance(made.batch, int) else 1
+    images = made.batch if isinstance(made.batch, int) else _IMAGES
     tiles, outputs = _tiles(made) * images, known(product([a.outputs for a in made.axes]))
     columns, per_window = -(-tiles // _COLUMNS) * _COLUMNS, _OF_WINDOW
     if propagation == WEIGHT_GRADIENT:
         columns, per_window = tiles, _OF_GRADIENT
-    if filters * channels > _WHOLE_WINDOWS:
-        per_window *= 2
+    per_window *= 2 ** sum(filters * channels > far for far in _FAR)
     ours = columns + tiles * _OF_TILE * (1 / filters + 1 / channels) + per_window
     theirs = _WINDOW**2 * outputs * images / 16
     if propagation != WEIGHT_GRADIENT and outputs <= MOST_PADDED:  # packed, they leave padding out
