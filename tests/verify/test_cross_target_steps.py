@@ -110,8 +110,8 @@ def test_scratch_that_overlaps_a_neighbour_is_named() -> None:
     trace = measure_steps(steps, model, build(model), host_target(), find_toolchain())
     old = build(
         model,
-        "fixed = align16(fixed);",
-        "fixed = align16(fixed) + 8;",
+        "fixed = align_region(align16(fixed));",
+        "fixed = align_region(align16(fixed)) + 8;",
         "src/runtime/session.cc",
         target,
         session=("| fixed) & (kAlignment", ") & (kAlignment"),  # which refuses such an arena today
