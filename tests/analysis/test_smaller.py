@@ -237,7 +237,7 @@ def test_advice_leaves_out_what_saves_nothing() -> None:
 @pytest.mark.usefixtures("all_of_it")
 def test_advice_drops_what_was_asked_for() -> None:
     model = planned(FIXED, ("properties",))
-    found = advice(model, ExtraRequirements(include=("Conv",)))
+    found = advice(model, ExtraRequirements(include=("Resize",)))
     assert found["without the component properties"].file > 0
     extra = found["without operators that these models do not need"]
     assert extra.file > found["without the component properties"].file

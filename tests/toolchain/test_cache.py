@@ -143,7 +143,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
 
 def test_a_wait_for_another_process_is_announced_once(cache: Cache, caplog: pytest.LogCaptureFixture) -> None:
     (cache.root / "locks").mkdir()
-    with FileLock(cache.root / "locks" / "ab"), ThreadPoolExecutor() as pool:
+    # The lock is released before the pool waits for what waits for it.
+    with ThreadPoolExecutor() as pool, FileLock(cache.root / "locks" / "ab"):
         waiting = [pool.submit(entered, cache, "ab" + end) for end in "cd"]
         time.sleep(0.5)
         assert not any(each.done() for each in waiting)
