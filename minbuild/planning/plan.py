@@ -37,7 +37,7 @@ from minbuild.planning.arena.validator import validate
 from minbuild.planning.large_products import packs
 from minbuild.planning.rollback import changed_before_refusal
 
-_CACHE_LINE = 64
+_CACHE_LINE = 64  # bytes; regions begin at one, too, in libraries with packed products (runtime/layout.h)
 _SMALL = 64  # bytes of a constant that is found by its bytes, not their digest
 ARENA, PERSISTENT, CONSTANTS, INPUTS, FROZEN, EXTENT = range(6)
 

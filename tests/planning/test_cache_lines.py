@@ -8,23 +8,19 @@ import pytest
 from case_sets import load, trainer
 from packed_model import packed_set
 from places import GOLDEN
+from trainers import plan_of
 
 from minbuild.frontend.artifacts import load_artifacts
 from minbuild.ir import Plan
 from minbuild.ops import registry
-from minbuild.passes.lowering.lower import lower
-from minbuild.passes.manager import optimize
 from minbuild.planning.arena.layout import buffer_sizes, solution_of
-from minbuild.planning.plan import build_plan
 from minbuild.training.library import Session
 
 LINE = 64
 
 
-def offsets(folder: Path, batch: int) -> list[int]:
-    operators = registry()
-    plan: Plan = build_plan(optimize(lower(load_artifacts(folder), operators, {}), operators), operators)
-    found = []
+def offsets(plan: Plan, batch: int) -> list[int]:
+    found: list[int] = []
     for routine in plan.routines:
         sizes = buffer_sizes(routine.buffers, dict.fromkeys(plan.symbols, batch))
         found += solution_of(routine.buffers, sizes).offsets
@@ -33,13 +29,14 @@ def offsets(folder: Path, batch: int) -> list[int]:
 
 @pytest.mark.parametrize("name", ["packed", "recurrent"])
 def test_tensors_of_plans_with_packed_products_begin_at_lines(tmp_path: Path, name: str) -> None:
-    folder = packed_set(tmp_path, name=name)
+    plan = plan_of(load_artifacts(packed_set(tmp_path, name=name)), registry())
     for batch in (1, 3, 17):
-        assert not any(at % LINE for at in offsets(folder, batch))
+        assert not any(at % LINE for at in offsets(plan, batch))
 
 
 def test_tensors_of_small_plans_stand_close_together() -> None:
-    assert any(at % LINE for at in offsets(GOLDEN / "dense", 1))
+    plan = plan_of(load_artifacts(GOLDEN / "dense"), registry())
+    assert any(at % LINE for at in offsets(plan, 1))
 
 
 def test_parameters_and_their_gradients_begin_at_lines(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ int main() {
       for (size_t spans = 0; spans < 40; ++spans)
         for (size_t expressions = 0; expressions < 9; ++expressions) {
           const Layout at = layout_of(session, span, spans, expressions);
-          bool aligned = (at.regions | at.values) % 16 == 0 && at.persistent % kRegionAlignment == 0;
+          bool aligned = (at.regions | at.values) % 16 == 0 && at.persistent % ALIGNMENT == 0;
           bool apart = at.regions >= session && at.values >= at.regions + spans * span &&
                        at.persistent >= at.values + expressions * 4;
-          bool tight = at.persistent < at.values + expressions * 4 + kRegionAlignment;
+          bool tight = at.persistent < at.values + expressions * 4 + ALIGNMENT;
           if (!aligned || !apart || !tight) return printf("%zu %zu %zu %zu\\n", session, span, spans, expressions), 1;
         }
   return 0;
@@ -31,10 +31,23 @@ int main() {
 """
 
 
-@pytest.mark.parametrize("large", [0, 1])
-def test_every_part_of_a_session_is_aligned_for_spans_of_any_size(tmp_path: Path, large: int) -> None:
+@pytest.mark.parametrize(("large", "alignment"), [(0, 16), (1, 64)])
+def test_every_part_of_a_session_is_aligned_for_spans_of_any_size(
+    tmp_path: Path, large: int, alignment: int
+) -> None:
     (tmp_path / "main.cc").write_text(PROGRAM)
     (tmp_path / "minbuild").mkdir()
     (tmp_path / "minbuild" / "config.h").write_text(f"#define MB_LARGE_PAGES {large}\n")
-    run(*CXX, "-I", KERNELS, "-I", tmp_path, "main.cc", "-o", "layout", cwd=tmp_path)
+    run(
+        *CXX,
+        "-I",
+        KERNELS,
+        "-I",
+        tmp_path,
+        f"-DALIGNMENT={alignment}",
+        "main.cc",
+        "-o",
+        "layout",
+        cwd=tmp_path,
+    )
     run("./layout", cwd=tmp_path)
