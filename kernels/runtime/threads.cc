@@ -27,9 +27,10 @@ void take_parts_in_pool(void* team, int32_t member) { take_parts(static_cast<Thr
 
 #if MB_OWN_THREADS
 constexpr uint32_t kOpen = 1u << 31;
-// Looks at a word before a thread sleeps, 50 to 200 microseconds in all, which is what waking it takes in a virtual
-// machine: the next kernel of a call, or the end of the last part of this one, often comes sooner.
-constexpr int kLooks = 1 << 12;
+// Looks at a word before a thread sleeps, half a millisecond to two in all: the next kernel of a call, or the end of the
+// last part of this one, often comes sooner. Waking a thread takes a virtual machine up to a quarter of a millisecond, and
+// for that time the thread that wakes it does not work.
+constexpr int kLooks = 1 << 15;
 
 MB_INLINE uint32_t load(const uint32_t* word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
 MB_INLINE void pause_briefly() {

@@ -24,6 +24,13 @@ BATCH = symbol("batch")
         ((128 * BATCH - 127, 128, 512), False),
         ((128 * BATCH // (BATCH - 1), 128, 512), False),  # nobody knows how few they are
         ((BATCH, 256, 256), True),  # a layer's weights are enough
+        ((128 * BATCH, 768, 8), True),  # an adapter beside a layer, over 128 words a sample
+        ((128 * BATCH, 8, 768), True),
+        ((768, 8, 128 * BATCH), True),
+        ((128 * BATCH, 768, 2), False),
+        ((64 * BATCH, 768, 16), False),  # few words
+        ((BATCH, 768, 8), False),
+        ((128 * BATCH, 256, 8), False),
     ],
 )
 def test_free_sizes_count_as_the_smallest_that_they_can_be(sizes, packs):

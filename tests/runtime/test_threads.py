@@ -93,6 +93,14 @@ def test_a_recurrent_layer_computes_the_same_bits(tmp_path):
     assert trained(recurrent, divided, threads=3) == trained(recurrent, trainer(recurrent.folder))
 
 
+def test_adapters_of_low_rank_compute_the_same_bits(tmp_path):
+    adapters = load(packed_set(tmp_path, samples=5, name="adapters"))
+    divided = trainer(adapters.folder, threads=THREADS)
+    functions = {k.function for k in divided.contents.kernels}
+    assert "contraction_packed" in functions and "contraction" not in functions  # those of rank 8 and 9, too
+    assert trained(adapters, divided, threads=3) == trained(adapters, trainer(adapters.folder))
+
+
 def in_order(task: Callable[[int], None], count: int) -> None:
     for index in range(count):
         task(index)

@@ -21,6 +21,7 @@ NARROW = (963, 7, 7)  # channels, and images that are read where they are
 WINDOWS = (9, 9, 7)
 FILTERS = (7, 15, 13)
 GROUPS = (45, 15, 14)
+PLACES = (203, 331)  # and their features
 PACKED = frozenset({"gemm_packed", "conv_packed", "winograd_conv_packed"})
 FLOAT16, BFLOAT16 = onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
 
@@ -205,6 +206,26 @@ def groups_model() -> onnx.ModelProto:
     return net.model({"input": (FLOAT, ("batch", *GROUPS))}, {"output": (FLOAT, ("batch", CLASSES))})
 
 
+def adapters_model() -> onnx.ModelProto:
+    """Layers over many places with adapters of low rank beside them, and a head of few columns for each place."""
+    net, x, features = Net(8), "input", PLACES[1]
+    for number, (units, rank) in enumerate(((347, 8), (333, 9))):
+        weights = [
+            net.weight(f"{name}{number}", shape, features)
+            for name, shape in (
+                ("base", (features, units)),
+                ("down", (features, rank)),
+                ("up", (rank, units)),
+            )
+        ]
+        base, down = (net.add("MatMul", [x, weight]) for weight in weights[:2])
+        x = net.add("Tanh", [net.add("Add", [base, net.add("MatMul", [down, weights[2]])])])
+        features = units
+    x = net.add("MatMul", [x, net.weight("head", (features, CLASSES), features)])
+    net.add("ReduceMean", [x], ["output"], axes=[1], keepdims=0)
+    return net.model({"input": (FLOAT, ("batch", *PLACES))}, {"output": (FLOAT, ("batch", CLASSES))})
+
+
 def packed_artifacts(folder: Path, name: str = "packed") -> Path:
     """The training artifacts of one of MODELS, in `folder`."""
     onnx.save(MODELS[name][0](), folder / f"{name}.onnx")
@@ -236,4 +257,5 @@ MODELS = {
     "windows": (windows_model, WINDOWS),
     "filters": (filters_model, FILTERS),
     "groups": (groups_model, GROUPS),
+    "adapters": (adapters_model, PLACES),
 }

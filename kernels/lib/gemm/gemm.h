@@ -301,7 +301,9 @@ MB_NOINLINE void multiply_strided(Gemm<T>& g) {
   const int bytes = vector_bytes(), lanes = int(unsigned(bytes) / sizeof(T));
   const bool along = g.a_col == 1 && g.b_row == 1;
   const bool dots = takes_dots(g, bytes);
-  bool swap = along ? g.m < g.n : g.n < g.m && g.n < lanes;
+  // Few columns leave vectors empty. Wide ones gain by that only where columns of A, its rows then, are contiguous.
+  const bool narrow = MB_DISPATCHES ? g.n * g.a_row <= lanes : g.n < lanes;
+  bool swap = along ? g.m < g.n : narrow && g.n < g.m;
   if (along && has_many_rows(g)) swap = false;
   if (dots) swap = (g.n < g.m) == (g.m >= 4 && g.n >= 4);
   if (swap) {

@@ -48,7 +48,7 @@ MB_NOINLINE void gemm_at(const Gemm<T>& g, T* scratch, const T* start = nullptr)
   if (is_outer(g) && !start) return add_rows_in_parts(g);
   if (takes_packing(g)) return multiply_in_parts<T>(g, widest_bytes(), scratch, pack_columns<T>, &g, start);
   Gemm<T> product = g;
-  if (g.k < 1 || g.n < kFewest) return multiply_strided(product);
+  if (g.k < 1 || g.n < kFewest) return multiply_narrow_in_parts(product);
   if (turns_rows(g)) {
     transpose(g.a, g.a_col, scratch, g.k, g.k, g.m);
     product.a = scratch, product.a_row = g.k, product.a_col = 1;

@@ -116,7 +116,7 @@ constexpr int32_t kPackingWork = 8, kGatheringWork = 8;
 template <class T, class... Rows>
 MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, PackPanels<T> pack, const void* packer,
                                    const T* start, const Rows&... pack_rows) {
-  if (g.members < 2 || int64_t(g.m) * g.n * g.k < kLeastWork)
+  if (g.members < 2 || int64_t(g.m) * g.n * (g.k + kPackingWork) < kLeastWork)  // C takes its time, too
     return multiply_packed<T>(g, bytes, scratch, pack, packer, start, pack_rows...);
   const bool plain = packer == &g;
   // Columns of B, such as weights after an update, wait for memory less where all members read the same ones at the same
@@ -147,6 +147,18 @@ MB_NOINLINE void multiply_few_in_parts(const Gemm<T>& g) {
             [&](int32_t part, int32_t) { multiply_few(part_of(g, 0, g.m, part * columns, columns), far); });
 }
 
+// multiply_strided, of fewer columns than vectors have, in parts of some rows: they take longer than their work.
+template <class T>
+MB_NOINLINE void multiply_narrow_in_parts(Gemm<T>& g) {
+  if (g.members < 2 || int64_t(g.m) * g.n * g.k < kLeastWork / 4) return multiply_strided(g);
+  constexpr intptr_t kWhole = 64;
+  const intptr_t units = (g.m + kWhole - 1) / kWhole, rows = (units + 2 * g.members - 1) / (2 * g.members) * kWhole;
+  for_parts(g.team, g.members, (g.m + rows - 1) / rows, [&](int32_t part, int32_t) {
+    Gemm<T> some = part_of(g, part * rows, rows, 0, g.n);
+    multiply_strided(some);
+  });
+}
+
 // add_rows in parts of some rows of C, whose vectors are those of the whole.
 template <class T>
 MB_NOINLINE void add_rows_in_parts(const Gemm<T>& g) {
@@ -166,6 +178,10 @@ MB_INLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, PackPa
 template <class T>
 MB_INLINE void multiply_few_in_parts(const Gemm<T>& g) {
   multiply_few(g, is_far(g));
+}
+template <class T>
+MB_INLINE void multiply_narrow_in_parts(Gemm<T>& g) {
+  multiply_strided(g);
 }
 template <class T>
 MB_INLINE void add_rows_in_parts(const Gemm<T>& g) {

@@ -24,6 +24,11 @@ QUANTIZED_COLUMN_BYTES = _COLUMN_BYTES // 2  # as in quantized_product.h
 # Gains were measured from here on, by 1.2 times and more.
 _LONG, _LARGE_MATRIX = 160, 1 << 15  # the two longest sizes: a layer's weights
 _MEDIUM, _LARGE_PRODUCT = 48, 1 << 20  # all three sizes: attention
+_LOW_RANK, _MANY_ROWS, _LOW_RANK_PRODUCT = (
+    4,
+    96,
+    1 << 19,
+)  # the least size, the next, and all three: adapters of layers
 _HEAD = 32  # the depth of products whose other sizes are free
 _LARGE_OUTER = 1 << 20  # bytes of an outer product whose time is that of writing it
 
@@ -104,7 +109,10 @@ def _pays_at_least(sizes: Sequence[Dim]) -> bool:
     over many words or places, where a batch of one has enough rows."""
     if len(sizes) != 3 or not all(map(never_negative, sizes)):
         return False
-    return _is_large([evaluate(d, dict.fromkeys(symbols_in(d), 1)) for d in sizes])
+    least = sorted(evaluate(d, dict.fromkeys(symbols_in(d), 1)) for d in sizes)
+    return _is_large(least) or (
+        least[0] >= _LOW_RANK and least[1] >= _MANY_ROWS and prod(least) >= _LOW_RANK_PRODUCT
+    )
 
 
 OPS: tuple[()] = ()
