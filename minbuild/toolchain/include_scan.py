@@ -12,7 +12,8 @@ from functools import lru_cache
 _QUOTED = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 _ANY_INCLUDE = re.compile(rb"^[ \t]*#[ \t]*include\b", re.MULTILINE)
 _WORD = re.compile(rb"[A-Za-z_]\w*")
-_DEFINE = re.compile(rb"#[ \t]*define[ \t]+(\w+)")
+_DEFINE = re.compile(rb"#[ \t]*define[ \t]+(\w+)(?:\(([^)]*)\))?")
+_JOINED = re.compile(rb"\w+(?:\s*##\s*\w+)+")
 _LEADING_COMMENTS = re.compile(rb"\A(?://[^\n]*\n)+")
 _KEPT = 4096  # texts whose words are remembered
 
@@ -22,17 +23,17 @@ def include_closure(
 ) -> tuple[str | bytes, ...]:
     """Everything of `sources` that decides what `unit` compiles to: its text, and path and text of the headers that it
     reaches by quoted includes, looked for beside the including file and in `folders`. Comments that begin a file do
-    not count. Of a header that only defines macros those count that are named somewhere."""
+    not count. Of a header that only defines macros those count that are named somewhere, or may be by names that are
+    put together."""
     texts = _reached(unit, sources, folders)
     tables = {path for path, text in texts.items() if path != unit and _is_table(text)}
     rest = [text for path, text in texts.items() if path not in tables]
-    if any(b"##" in text for text in texts.values()):  # names may be put together
-        tables = set()
     words = frozenset().union(*map(_words, rest))
+    joined = tuple(sorted(frozenset().union(*map(_beginnings, texts.values()))))
     found: list[str | bytes] = []
     for path in sorted(texts):
         text = _LEADING_COMMENTS.sub(b"", texts[path])
-        found += (path, _named(text, words) if path in tables else text)
+        found += (path, _named(text, words, joined) if path in tables else text)
     return tuple(found)
 
 
@@ -69,13 +70,33 @@ def _is_table(text: bytes) -> bool:
     return all(line.lstrip().startswith((b"#", b"//")) for line in _lines(text) if line.strip())
 
 
-def _named(table: bytes, words: frozenset[bytes]) -> bytes:
-    """The lines of a table of macros but for definitions of what neither `words` nor kept lines name."""
+@lru_cache(_KEPT)
+def _beginnings(text: bytes) -> frozenset[bytes]:
+    """What names begin with that macros put together from a parameter and other letters; b"" where that may be
+    anything."""
+    if b"##" not in text:
+        return frozenset()
+    found, seen = set(), 0
+    for line in _lines(text):
+        define = _DEFINE.match(line.lstrip())
+        for name in _JOINED.findall(line):
+            seen += name.count(b"##")
+            first = _WORD.match(name)
+            parameters = {b"__VA_ARGS__", *(_WORD.findall(define[2] or b"") if define else ())}
+            found.add(first[0] if first and define and first[0] not in parameters else b"")
+    return frozenset(found) if seen == text.count(b"##") else frozenset({b""})
+
+
+def _named(table: bytes, words: frozenset[bytes], joined: tuple[bytes, ...]) -> bytes:
+    """The lines of a table of macros but for definitions of what neither `words` nor kept lines name and what begins
+    with none of `joined`."""
     lines = _lines(table)
     names = [match[1] if (match := _DEFINE.match(line)) else b"" for line in lines]
     kept: frozenset[int] = frozenset()
     while True:
-        more = frozenset(i for i, name in enumerate(names) if not name or name in words)
+        more = frozenset(
+            i for i, name in enumerate(names) if not name or name in words or name.startswith(joined)
+        )
         if more == kept:
             return b"\n".join(lines[i] for i in sorted(kept))
         words = words.union(*(_words(lines[i]) for i in more - kept))
