@@ -147,14 +147,17 @@ MB_NOINLINE void multiply_few_in_parts(const Gemm<T>& g) {
             [&](int32_t part, int32_t) { multiply_few(part_of(g, 0, g.m, part * columns, columns), far); });
 }
 
-// multiply_strided, of fewer columns than vectors have, in parts of some rows: they take longer than their work.
+// multiply_strided, of fewer columns than vectors have, in parts of some rows: they take longer than their work. None has
+// a single row, which would be a dot product where the whole is not.
 template <class T>
 MB_NOINLINE void multiply_narrow_in_parts(Gemm<T>& g) {
-  if (g.members < 2 || int64_t(g.m) * g.n * g.k < kLeastWork / 4) return multiply_strided(g);
-  constexpr intptr_t kWhole = 64;
-  const intptr_t units = (g.m + kWhole - 1) / kWhole, rows = (units + 2 * g.members - 1) / (2 * g.members) * kWhole;
-  for_parts(g.team, g.members, (g.m + rows - 1) / rows, [&](int32_t part, int32_t) {
-    Gemm<T> some = part_of(g, part * rows, rows, 0, g.n);
+  constexpr intptr_t kRowsOfPart = 64;
+  const intptr_t most = g.m / kRowsOfPart, count = most < 2 * g.members ? most : 2 * g.members;
+  if (g.members < 2 || count < 2 || int64_t(g.m) * g.n * g.k < kLeastWork / 4) return multiply_strided(g);
+  const intptr_t rows = g.m / count & -intptr_t{16};
+  for_parts(g.team, g.members, count, [&](int32_t part, int32_t) {
+    const intptr_t first = part * rows;
+    Gemm<T> some = part_of(g, first, part + 1 < count ? rows : g.m - first, 0, g.n);
     multiply_strided(some);
   });
 }
