@@ -1,4 +1,4 @@
-"""What of its headers decides the object of a source: all that its compiler may see, and nothing else."""
+"""The texts that decide the object of a source: all that its compiler may see of headers, and nothing else."""
 
 from __future__ import annotations
 
