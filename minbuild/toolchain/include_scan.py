@@ -72,8 +72,8 @@ def _is_table(text: bytes) -> bool:
 
 @lru_cache(_KEPT)
 def _beginnings(text: bytes) -> frozenset[bytes]:
-    """What names begin with that macros put together from a parameter and other letters; b"" where that may be
-    anything."""
+    """The beginnings of names that macros put together from these letters and a parameter; b"" where a name may be
+    any."""
     if b"##" not in text:
         return frozenset()
     found, seen = set(), 0
