@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from case_sets import GOLDEN
+from shared_library import shared_library
 from trainers import plan_of
 from training_models import node, regression, single
 
@@ -29,7 +30,7 @@ from minbuild.planning.compile import compile_model
 from minbuild.planning.compiled_model import CompiledModel, with_components
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
 from minbuild.planning.phases import step_phases, uses_of
-from minbuild.toolchain import build_library, find_toolchain, host_target
+from minbuild.toolchain import find_toolchain, host_target
 
 FREE, FIXED = "dense", "dense_fixed"
 
@@ -222,7 +223,7 @@ def test_advice_is_what_following_it_saves(model: CompiledModel) -> None:
 
 def size(model: CompiledModel, contents) -> int:
     sources = emit_sources(contents, model.registry)
-    return len(build_library(sources, host_target(), find_toolchain()).shared)
+    return len(shared_library(sources))
 
 
 def peak(model: CompiledModel) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from case_sets import GOLDEN, load, trainer
+from shared_library import shared_library
 
 from minbuild.codegen.sources import emit_sources
 from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
@@ -17,7 +18,6 @@ from minbuild.ir.flatbuffers.codec import decode, encode
 from minbuild.ops import registry
 from minbuild.planning.library_contents import COMPONENTS
 from minbuild.planning.plan_encoding import plan_schema
-from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import Library, Session, TrainerError
 
 CASE, BUILT = load(GOLDEN / "residual"), trainer(GOLDEN / "residual")
@@ -54,9 +54,7 @@ def test_frozen_weights_that_are_nowhere_are_asked_for() -> None:
 def test_only_floats_go_into_a_buffer(tmp_path: Path) -> None:
     contents = replace(BUILT.contents, components=frozenset(COMPONENTS))
     path = tmp_path / "library.so"
-    path.write_bytes(
-        build_library(emit_sources(contents, registry()), host_target(), find_toolchain()).shared
-    )
+    path.write_bytes(shared_library(emit_sources(contents, registry())))
     held = read_checkpoint(CASE.checkpoint)
     first = held.parameters[0]
     whole = replace(first, element=ElementType.INT32, data=np.ascontiguousarray(first.data).view(np.int32))

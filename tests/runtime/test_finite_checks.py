@@ -10,11 +10,11 @@ from statistics import median
 import numpy as np
 import pytest
 from case_sets import GOLDEN, TRAIN, Trainer, load, loaded, persistent, trainer
+from shared_library import shared_library
 
 from minbuild.codegen.sources import emit_sources
 from minbuild.ops import registry
 from minbuild.planning.library_contents import FINITE, FLUSH
-from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import Session, TrainerError
 
 NAMES = ("dense", "conv", "residual", "transfer", "embedding")
@@ -24,7 +24,7 @@ OPTIMIZE_REFUSED = 7  # MB_BAD_VALUE
 def without(built: Trainer, name: str) -> Trainer:
     """The trainer built without one of its safe defaults."""
     bare = replace(built.contents, safety=built.contents.safety - {name})
-    library = build_library(emit_sources(bare, registry()), host_target(), find_toolchain()).shared
+    library = shared_library(emit_sources(bare, registry()))
     return replace(built, library=loaded(library)[1])
 
 

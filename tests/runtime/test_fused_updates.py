@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from case_sets import SHARED, Trainer, load, loaded, trainer
 from places import GOLDEN
+from shared_library import shared_library
 
 from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput, Unsupported
@@ -23,7 +24,6 @@ from minbuild.planning.compile import compile_model
 from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.rollback import check_refusals
-from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import EVAL, TRAIN, TRAIN_AND_UPDATE, Session, TrainerError
 
 OPTIMIZER = 2
@@ -43,9 +43,9 @@ def fused(folder: Path, **options: bool) -> tuple[CompiledModel, Trainer]:
     if options.pop("compiled", False):
         contents = replace(contents, compiled_plan=model.plan_bytes)
     contents = replace(contents, **options)
-    built = build_library(emit_sources(contents, model.registry), host_target(), find_toolchain())
+    library = shared_library(emit_sources(contents, model.registry))
     data = b"" if contents.compiled else model.plan_bytes
-    return model, Trainer(*loaded(built.shared), model.plan, data, contents)
+    return model, Trainer(*loaded(library), model.plan, data, contents)
 
 
 def state(session: Session) -> dict[str, bytes]:

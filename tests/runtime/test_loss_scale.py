@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import trainers
 from authored import source
+from shared_library import shared_library
 
 from minbuild.authoring import Recipe, artifacts_of
 from minbuild.authoring.optimizers import OptimizerOptions
@@ -21,7 +22,6 @@ from minbuild.passes.manager import optimize
 from minbuild.passes.rewrite.native_products import take_native_products
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan
-from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import TRAIN, Library, Session, TrainerError
 
 THREADS = 4
@@ -94,7 +94,7 @@ def test_any_number_of_threads_skips_the_same_steps(one_thread, compiled, tmp_pa
     plan, checkpoint = plan_of(artifacts, THREADS), write_checkpoint(artifacts.checkpoint)
     data = encode_plan(plan, {})
     contents = replace(trainers.contents_of([plan]), threads=THREADS, compiled_plan=data if compiled else b"")
-    shared = build_library(emit_sources(contents, registry()), host_target(), find_toolchain()).shared
+    shared = shared_library(emit_sources(contents, registry()))
     (tmp_path / "library.so").write_bytes(shared)
     library = Library(tmp_path / "library.so")
     calls: list[int] = []

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from case_sets import EVAL, GOLDEN, TRAIN, Library, load, trainer
 from commands import Command, command_fixture  # noqa: F401  the fixture `minbuild`
+from shared_library import shared_library
 
 from minbuild.analysis.error_codes import Failure, device_errors, explain, statuses, words
 from minbuild.codegen.sources import emit_sources
 from minbuild.ops import registry
 from minbuild.planning.library_contents import COMPONENTS
-from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import Session, TrainerError, aligned_copy, arena_size
 
 RESIDUAL = GOLDEN / "residual"
@@ -25,9 +25,7 @@ OTHER = GOLDEN / "embedding"  # wants kernels that this one lacks
 def built(folder, **choices: bool) -> Library:
     contents = replace(trainer(RESIDUAL).contents, components=frozenset(COMPONENTS), **choices)
     path = folder / f"{'-'.join(choices) or 'plain'}.so"
-    path.write_bytes(
-        build_library(emit_sources(contents, registry()), host_target(), find_toolchain()).shared
-    )
+    path.write_bytes(shared_library(emit_sources(contents, registry())))
     return Library(path)
 
 

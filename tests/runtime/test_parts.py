@@ -11,17 +11,14 @@ import pytest
 from case_sets import (
     GOLDEN,
     TRAIN,
-    Library,
-    build_library,
-    emit_sources,
-    find_toolchain,
-    host_target,
     load,
     trainer,
 )
 from onnx.reference import ReferenceEvaluator
 from places import TESTS
+from shared_library import shared_library
 
+from minbuild.codegen.sources import emit_sources
 from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
 from minbuild.ir import Checkpoint
 from minbuild.ops import registry
@@ -31,8 +28,8 @@ from minbuild.planning.inference_export import inference
 from minbuild.planning.library_contents import COMPONENTS, PROPERTY_BYTES
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan
-from minbuild.toolchain import build_program
-from minbuild.training.library import Session, TrainerError
+from minbuild.toolchain import build_library, build_program, find_toolchain, host_target
+from minbuild.training.library import Library, Session, TrainerError
 
 RESIDUAL = GOLDEN / "residual"  # has running statistics between trained parameters
 LEARNING_RATE = "minbuild.learning_rate"
@@ -46,7 +43,7 @@ def sources(*parts: str) -> dict[str, bytes]:
 def library(tmp_path_factory) -> Library:
     """With all parts."""
     path = tmp_path_factory.mktemp("parts") / "all.so"
-    path.write_bytes(build_library(sources(*COMPONENTS), host_target(), find_toolchain()).shared)
+    path.write_bytes(shared_library(sources(*COMPONENTS)))
     return Library(path)
 
 
@@ -68,7 +65,7 @@ def test_parts_cost_nothing_where_they_are_not_asked_for():
 
 @pytest.mark.parametrize("part", COMPONENTS)
 def test_every_part_works_alone(part, tmp_path):
-    (tmp_path / "one.so").write_bytes(build_library(sources(part), host_target(), find_toolchain()).shared)
+    (tmp_path / "one.so").write_bytes(shared_library(sources(part)))
     session = Session(Library(tmp_path / "one.so"), trainer(RESIDUAL).data, load(RESIDUAL).checkpoint)
     session.run(TRAIN, load(RESIDUAL).batch(0))
     again = read_checkpoint(session.checkpoint(True))

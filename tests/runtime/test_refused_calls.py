@@ -12,6 +12,7 @@ import pytest
 from case_sets import EVAL, TRAIN, CaseSet, Trainer, folders, load, loaded, persistent, trainer
 from onnx import TensorProto
 from quantized_nets import artifact_set
+from shared_library import shared_library
 from training_models import Trainable, device, node, regression
 
 from minbuild import assets
@@ -21,7 +22,6 @@ from minbuild.ops import registry
 from minbuild.planning.library_contents import ROLLBACK
 from minbuild.planning.plan_encoding import plan_schema
 from minbuild.planning.rollback import CHECKED_ARGUMENTS
-from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import Session, TrainerError
 
 each_case = pytest.mark.parametrize("folder", folders(), ids=lambda p: p.name)
@@ -131,7 +131,7 @@ def test_a_library_without_rollback_leaves_running_statistics_changed():
     folder = next(f for f in folders() if f.name == "residual")
     case, built = load(folder), trainer(folder)
     bare = replace(built.contents, safety=built.contents.safety - {ROLLBACK})
-    library = build_library(emit_sources(bare, registry()), host_target(), find_toolchain()).shared
+    library = shared_library(emit_sources(bare, registry()))
     session = warmed_up(case, replace(built, library=loaded(library)[1]))
     before = persistent(session, built)
     (_, wrong), *_ = spoilt(case.batch(2))

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from case_sets import GOLDEN, SHARED, TRAIN, CaseSet, Trainer, folders, load, loaded, persistent, trainer
+from shared_library import shared_library
 
 from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput
@@ -15,7 +16,6 @@ from minbuild.ir import fingerprint_of
 from minbuild.ops import registry
 from minbuild.planning.library_contents import CHECKSUMS, FINGERPRINT
 from minbuild.planning.plan_encoding import encode_plan
-from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import Session, TrainerError
 
 BAD_CHECKPOINT = 4
@@ -38,7 +38,7 @@ def train(session: Session, case: CaseSet, step: int) -> None:
 def without(built: Trainer, *names: str) -> Trainer:
     """The trainer built without some of its safe defaults."""
     bare = replace(built.contents, safety=built.contents.safety - {*names})
-    library = build_library(emit_sources(bare, registry()), host_target(), find_toolchain()).shared
+    library = shared_library(emit_sources(bare, registry()))
     return replace(built, library=loaded(library)[1], contents=bare)
 
 

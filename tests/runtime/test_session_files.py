@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from case_sets import EVAL, GOLDEN, TRAIN, load, trainer
+from shared_library import shared_library
 
 from minbuild.codegen.sources import emit_sources
 from minbuild.ops import registry
 from minbuild.planning.library_contents import COMPONENTS
-from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training import c_api
 from minbuild.training import library as device
 from minbuild.training.library import Library, Session, TrainerError
@@ -30,7 +30,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     """With all parts."""
     path = tmp_path_factory.mktemp("parts") / "all.so"
     sources = emit_sources(replace(BUILT.contents, components=frozenset(COMPONENTS)), registry())
-    path.write_bytes(build_library(sources, host_target(), find_toolchain()).shared)
+    path.write_bytes(shared_library(sources))
     return Library(path)
 
 

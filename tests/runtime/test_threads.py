@@ -283,7 +283,7 @@ def test_the_option_says_how_many(case, option, threads):
 def test_a_library_with_its_plan_compiled_in_has_threads_too(case, built, alone, tmp_path):
     contents = replace(built.contents, compiled_plan=built.data)
     library = build_library(emit_sources(contents, registry()), host_target(), find_toolchain())
-    (tmp_path / "library.so").write_bytes(library.shared)
+    (tmp_path / "library.so").write_bytes(library)
     compiled = replace(built, library=Library(tmp_path / "library.so"), data=b"")
     assert trained(case, compiled, threads=3) == alone
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from places import GOLDEN, ROOT
+from shared_library import shared_library
 
 from minbuild.codegen.sources import emit_sources
 from minbuild.frontend.artifacts import load_artifacts
@@ -30,7 +31,6 @@ from minbuild.planning.library_contents import LibraryContents
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan
 from minbuild.reference.interpreter import user_inputs
-from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import EVAL, TRAIN, Library, Session, aligned_copy, arena_size
 
 SHARED = Path(os.environ.get("MINBUILD_CASES", ROOT.parent / "shared" / "cases"))
@@ -189,9 +189,9 @@ def trainer(
         dense=dense,
         wide=wide,
     )
-    built = build_library(emit_sources(contents, operators), host_target(), find_toolchain())
+    library = shared_library(emit_sources(contents, operators))
     data = encode_plan(plan, dict.fromkeys(plan.symbols, 32), wide, dense=dense)
-    return Trainer(*loaded(built.shared), plan, data, contents)
+    return Trainer(*loaded(library), plan, data, contents)
 
 
 def persistent(session: Session, built: Trainer) -> bytes:

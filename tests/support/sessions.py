@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from case_sets import GOLDEN, trainer
+from shared_library import shared_library
 
 from minbuild.codegen.sources import emit_sources
 from minbuild.ops import registry
-from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import Library, TrainerError
 
 
@@ -19,7 +19,7 @@ def built(folder: Path, **changes: object) -> Library:
     contents = trainer(GOLDEN / "residual").contents
     sources = emit_sources(replace(contents, **changes), registry())  # type: ignore[arg-type]
     path = folder / "library.so"
-    path.write_bytes(build_library(sources, host_target(), find_toolchain()).shared)
+    path.write_bytes(shared_library(sources))
     return Library(path)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import ml_dtypes
 import numpy as np
+from shared_library import shared_library
 
 from minbuild.codegen.sources import emit_sources
 from minbuild.ir import (
@@ -31,7 +32,6 @@ from minbuild.passes.manager import optimize
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan
-from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import TRAIN, Library, Session, aligned_copy, arena_size
 
 # A trainer trains something: every plan has a parameter.
@@ -152,9 +152,9 @@ def everything_of(stems: Iterable[str], registry: Registry) -> LibraryContents:
 
 def library_of(contents: LibraryContents, registry: Registry, folder: Path) -> Library:
     """Compiled for this machine (or found in the toolchain's cache), and loaded."""
-    built = build_library(emit_sources(contents, registry), host_target(), find_toolchain())
-    path = folder / f"{hashlib.sha256(built.shared).hexdigest()[:16]}.so"
-    path.write_bytes(built.shared)
+    shared = shared_library(emit_sources(contents, registry))
+    path = folder / f"{hashlib.sha256(shared).hexdigest()[:16]}.so"
+    path.write_bytes(shared)
     return Library(path)
 
 
