@@ -301,7 +301,8 @@ MB_NOINLINE void multiply_strided(Gemm<T>& g) {
   const int bytes = vector_bytes(), lanes = int(unsigned(bytes) / sizeof(T));
   const bool along = g.a_col == 1 && g.b_row == 1;
   const bool dots = takes_dots(g, bytes);
-  // Few columns leave vectors empty. Wide ones gain by that only where columns of A, its rows then, are contiguous.
+  // Few columns leave vectors empty, as few rows do not. With wide vectors that pays only where A' has contiguous rows
+  // (a_row is 1): to copy others costs more.
   const bool narrow = MB_DISPATCHES ? g.n * g.a_row <= lanes : g.n < lanes;
   bool swap = along ? g.m < g.n : narrow && g.n < g.m;
   if (along && has_many_rows(g)) swap = false;
