@@ -15,6 +15,7 @@ import pytest
 import trainers
 from case_sets import EVAL, SHARED, TRAIN, CaseSet, Trainer, load, persistent, trainer
 from packed_model import packed_set
+from shared_library import shared_library
 
 from minbuild.codegen.sources import emit_sources
 from minbuild.ir import Plan
@@ -29,7 +30,6 @@ from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan
 from minbuild.planning.ram_budget import ram_of
 from minbuild.planning.threads import MOST_THREADS, Work
-from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import Library, Session, TrainerError, arena_size
 
 THREADS = 4
@@ -282,7 +282,7 @@ def test_the_option_says_how_many(case, option, threads):
 
 def test_a_library_with_its_plan_compiled_in_has_threads_too(case, built, alone, tmp_path):
     contents = replace(built.contents, compiled_plan=built.data)
-    library = build_library(emit_sources(contents, registry()), host_target(), find_toolchain())
+    library = shared_library(emit_sources(contents, registry()))
     (tmp_path / "library.so").write_bytes(library)
     compiled = replace(built, library=Library(tmp_path / "library.so"), data=b"")
     assert trained(case, compiled, threads=3) == alone
