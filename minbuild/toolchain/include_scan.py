@@ -79,12 +79,14 @@ def _beginnings(text: bytes) -> frozenset[bytes]:
     found, seen = set(), 0
     for line in _lines(text):
         define = _DEFINE.match(line.lstrip())
+        if define is None:
+            continue
+        parameters = {b"__VA_ARGS__", *_WORD.findall(define[2] or b"")}
         for name in _JOINED.findall(line):
             seen += name.count(b"##")
             first = _WORD.match(name)
-            parameters = {b"__VA_ARGS__", *(_WORD.findall(define[2] or b"") if define else ())}
-            found.add(first[0] if first and define and first[0] not in parameters else b"")
-    return frozenset(found) if seen == text.count(b"##") else frozenset({b""})
+            found.add(first[0] if first and first[0] not in parameters else b"")
+    return frozenset(found) if seen == text.count(b"##") else frozenset({b""})  # or it stands elsewhere
 
 
 def _named(table: bytes, words: frozenset[bytes], joined: tuple[bytes, ...]) -> bytes:

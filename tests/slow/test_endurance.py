@@ -24,14 +24,12 @@ from case_sets import (  # noqa: E402
     GOLDEN,
     TRAIN,
     Library,
-    build_library,
     emit_sources,
-    find_toolchain,
-    host_target,
     load,
     registry,
     trainer,
 )
+from shared_library import shared_library  # noqa: E402
 
 from minbuild.codegen.sources import COMPONENTS  # noqa: E402
 from minbuild.frontend.checkpoint import read_checkpoint  # noqa: E402
@@ -97,9 +95,7 @@ def test_memory_does_not_grow(tmp_path):
     case, built = load(GOLDEN / "mse"), trainer(GOLDEN / "mse")
     contents = replace(built.contents, components=frozenset(COMPONENTS))
     path = tmp_path / "all.so"
-    path.write_bytes(
-        build_library(emit_sources(contents, registry()), host_target(), find_toolchain()).shared
-    )
+    path.write_bytes(shared_library(emit_sources(contents, registry())))
     session = Session(Library(path), built.data, case.checkpoint)
     settled = 0
     for step in range(STEPS):

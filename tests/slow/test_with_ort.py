@@ -28,17 +28,15 @@ from case_sets import (  # noqa: E402
     SHARED,
     TRAIN,
     Library,
-    build_library,
     emit_sources,
-    find_toolchain,
     folders,
-    host_target,
     load,
     registry,
     trainer,
 )
 from compare_artifacts import recipe_of  # noqa: E402
 from make_artifacts import prepare  # noqa: E402
+from shared_library import shared_library  # noqa: E402
 
 from minbuild.authoring import GeneratedArtifacts, make_artifacts, write_artifacts  # noqa: E402
 from minbuild.codegen.sources import COMPONENTS  # noqa: E402
@@ -200,9 +198,7 @@ def test_properties_travel_both_ways(ort, tmp_path):
     folder = GOLDEN / "dense"
     built = trainer(folder)
     contents = replace(built.contents, components=frozenset(COMPONENTS))
-    (tmp_path / "all.so").write_bytes(
-        build_library(emit_sources(contents, registry()), host_target(), find_toolchain()).shared
-    )
+    (tmp_path / "all.so").write_bytes(shared_library(emit_sources(contents, registry())))
     library = Library(tmp_path / "all.so")
     session = Session(library, built.data, load(folder).checkpoint)
     wanted = {"epoch": 2**40, "zero": 0, "loss": 0.5, "note": "halfway — 半分", "none": ""}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
+from places import ROOT
 
 from minbuild.toolchain.include_scan import include_closure
 
 pytestmark = pytest.mark.unit
 
-KERNELS = Path(__file__).resolve().parents[2] / "kernels"
+KERNELS = ROOT / "kernels"
 CONFIG = "src/minbuild/config.h"
 FOLDERS = ("include", "src")
 

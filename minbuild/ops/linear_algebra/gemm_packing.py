@@ -24,11 +24,8 @@ QUANTIZED_COLUMN_BYTES = _COLUMN_BYTES // 2  # as in quantized_product.h
 # Gains were measured from here on, by 1.2 times and more.
 _LONG, _LARGE_MATRIX = 160, 1 << 15  # the two longest sizes: a layer's weights
 _MEDIUM, _LARGE_PRODUCT = 48, 1 << 20  # all three sizes: attention
-_LOW_RANK, _MANY_ROWS, _LOW_RANK_PRODUCT = (
-    4,
-    96,
-    1 << 19,
-)  # the least size, the next, and all three: adapters of layers
+_LOW_RANK, _MANY_ROWS = 4, 96  # the least size and the next: adapters of layers
+_LOW_RANK_PRODUCT = 1 << 19  # all three sizes of those
 _HEAD = 32  # the depth of products whose other sizes are free
 _LARGE_OUTER = 1 << 20  # bytes of an outer product whose time is that of writing it
 
@@ -95,13 +92,7 @@ def _pays(known: list[int]) -> bool:
     known = sorted(known)
     if len(known) < 2:
         return bool(known) and known[0] >= _HEAD
-    if known[-2] >= _LONG and known[-1] * known[-2] >= _LARGE_MATRIX:
-        return True
-    return len(known) == 3 and _is_large(known)
-
-
-def _is_large(sizes: Sequence[int]) -> bool:
-    return min(sizes) >= _MEDIUM and prod(sizes) >= _LARGE_PRODUCT
+    return known[-2] >= _LONG and known[-1] * known[-2] >= _LARGE_MATRIX
 
 
 def _pays_at_least(sizes: Sequence[Dim]) -> bool:
@@ -109,10 +100,11 @@ def _pays_at_least(sizes: Sequence[Dim]) -> bool:
     over many words or places, where a batch of one has enough rows."""
     if len(sizes) != 3 or not all(map(never_negative, sizes)):
         return False
-    least = sorted(evaluate(d, dict.fromkeys(symbols_in(d), 1)) for d in sizes)
-    return _is_large(least) or (
-        least[0] >= _LOW_RANK and least[1] >= _MANY_ROWS and prod(least) >= _LOW_RANK_PRODUCT
-    )
+    low, middle, high = sorted(evaluate(d, dict.fromkeys(symbols_in(d), 1)) for d in sizes)
+    product = low * middle * high
+    if low >= _MEDIUM and product >= _LARGE_PRODUCT:
+        return True
+    return low >= _LOW_RANK and middle >= _MANY_ROWS and product >= _LOW_RANK_PRODUCT
 
 
 OPS: tuple[()] = ()
