@@ -302,10 +302,10 @@ MB_NOINLINE void multiply_strided(Gemm<T>& g) {
   const bool along = g.a_col == 1 && g.b_row == 1;
   const bool dots = takes_dots(g, bytes);
   // Few columns leave vectors empty, as few rows do not. With wide vectors that pays only where A' has contiguous rows
-  // (a_row is 1): to copy others costs more.
-  const bool narrow = MB_DISPATCHES ? g.n * g.a_row <= lanes : g.n < lanes;
-  bool swap = along ? g.m < g.n : narrow && g.n < g.m;
-  if (along && has_many_rows(g)) swap = false;
+  // (a_row is 1): to copy others costs more. Code for aarch64 is shorter where dot products change their mind.
+  bool swap = false;
+  if (kRowVectors || !dots)
+    swap = along ? g.m < g.n && !has_many_rows(g) : g.n < g.m && (MB_DISPATCHES ? g.n * g.a_row <= lanes : g.n < lanes);
   if (dots) swap = (g.n < g.m) == (g.m >= 4 && g.n >= 4);
   if (swap) {
     exchange(g.m, g.n);
