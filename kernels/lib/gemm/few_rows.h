@@ -128,11 +128,11 @@ struct WideRowsBody {
     constexpr intptr_t kStep = kWideColumns * V::size;
     alignas(16) T factors[kWideDepth][kWideSums];
     const intptr_t b_row = g->b_row;
-    for (intptr_t i = 0; i < g->m; i += kWideSums) {
-      const intptr_t live = g->m - i < kWideSums ? g->m - i : kWideSums;
-      bool adds = g->accumulate;
-      for (intptr_t k = 0, depth; k < g->k; k += depth, adds = true) {
-        depth = g->k - k < kWideDepth ? g->k - k : kWideDepth;
+    bool adds = g->accumulate;
+    for (intptr_t k = 0, depth; k < g->k; k += depth, adds = true) {
+      depth = g->k - k < kWideDepth ? g->k - k : kWideDepth;
+      for (intptr_t i = 0; i < g->m; i += kWideSums) {
+        const intptr_t live = g->m - i < kWideSums ? g->m - i : kWideSums;
         T* sums[kWideSums];
         for (intptr_t s = 0; s < kWideSums; ++s) {
           const intptr_t row = i + (s < live ? s : live - 1);
