@@ -35,18 +35,22 @@ struct PackBody {
   template <int Bytes>
   static MB_INLINE void copy(const T* x, intptr_t column, T* to, intptr_t step, intptr_t rows, intptr_t columns) {
     using V = Vec<T, Bytes / int(sizeof(T))>;
-    constexpr intptr_t kPanels = 8, kAhead = 8;
+    constexpr intptr_t kPanels = 8, kAhead = 16, kLine = 64 / sizeof(T);
     const intptr_t panel = step * columns;
     for (; rows > 0; rows -= kPanels * step, x += kPanels * step, to += kPanels * panel) {
       const intptr_t some = rows < kPanels * step ? rows : kPanels * step;
+      const intptr_t whole = step % V::size == 0 ? some : 0;  // rows of whole panels, if they are whole vectors
       const T* from = x;
       T* first = to;
       for (intptr_t c = columns; c > 0; --c, from += column, first += step) {
+        for (intptr_t r = 0; r < some; r += kLine) __builtin_prefetch(from + kAhead * column + r, 0, 2);
         T* at = first;
-        for (intptr_t done = 0; done < some; done += step, at += panel) {
+        intptr_t done = 0;
+        for (; done <= whole - step; done += step, at += panel)
+          for (intptr_t r = 0; r < step; r += V::size) V::load(from + done + r).store(at + r);
+        for (; done < some; done += step, at += panel) {
           const T* each = from + done;
           const intptr_t live = some - done < step ? some - done : step;
-          __builtin_prefetch(each + kAhead * column);
           intptr_t r = 0;
           for (; r <= live - V::size; r += V::size) V::load(each + r).store(at + r);
           if (live >= V::size) V::load(each + live - V::size).store(at + live - V::size);
