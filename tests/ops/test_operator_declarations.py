@@ -112,3 +112,20 @@ def test_what_a_result_may_overwrite_is_never_left_out():
             tried += 1
             assert not [i for _, i in op.in_place if i >= len(case.inputs) or case.inputs[i] is None], op.key
     assert tried > 100
+
+
+@pytest.mark.parametrize("name, gates", [("lstm", 4), ("gru", 3), ("rnn", 1)])
+def test_recurrent_kernels_count_their_multiplications(name: str, gates: int) -> None:
+    """Those of layers of any size too: times, threads and the price of --ram follow from them."""
+    steps, batch, features, hidden = 5, 3, 7, 11
+    known = {
+        "x": (steps, batch, features),
+        "w": (1, gates * hidden, features),
+        "r": (1, gates * hidden, hidden),
+    }
+    forward = steps * batch * gates * hidden * (features + hidden)
+    for suffix, passes in (("", 1), ("_packed", 1), ("_grad", 2), ("_grad_packed", 2)):
+        kernel = registry().functions[name + suffix]
+        assert kernel.work is not None
+        shapes = [known.get(arg.partition(":")[0], ()) for arg in kernel.args]
+        assert kernel.work((), shapes) == passes * forward

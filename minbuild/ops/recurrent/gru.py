@@ -18,24 +18,32 @@ from minbuild.ops.recurrent.recurrent_packing import features_of, large_layers, 
 _DEFAULTS = ("sigmoid", "tanh")
 _PARAMS = ("reset_after:int", *rec.activation_params(2))
 _TYPES = {"T": FLOATS}
+_ARGS = (
+    ("y:T=?", "h:T=?", "gates:T=?")
+    + ("x:T", "w:T", "r:T", "b:T?", "lengths:int32?", "h0:T?", "room:scratch")
+)  # fmt: skip
+_GRAD_ARGS = (
+    ("dx:T=?", "dw:T=?", "dr:T=?", "db:T=?", "dh0:T=?")
+    + ("x:T", "w:T", "r:T", "b:T?", "lengths:int32?", "h0:T?")
+    + ("y:T", "gates:T", "dy:T?", "dh:T?", "room:scratch")
+)  # fmt: skip
 gru_kernel = KernelFunction(
     "gru",
-    ("y:T=?", "h:T=?", "gates:T=?")
-    + ("x:T", "w:T", "r:T", "b:T?", "lengths:int32?", "h0:T?", "room:scratch"),
+    _ARGS,
     _PARAMS,
     _TYPES,
     rec.FEATURES,
+    work=rec.multiplications(_ARGS, passes=1),
 )
 gru_grad_kernel = KernelFunction(
     "gru_grad",
-    ("dx:T=?", "dw:T=?", "dr:T=?", "db:T=?", "dh0:T=?")
-    + ("x:T", "w:T", "r:T", "b:T?", "lengths:int32?", "h0:T?")
-    + ("y:T", "gates:T", "dy:T?", "dh:T?", "room:scratch"),
+    _GRAD_ARGS,
     _PARAMS,
     _TYPES,
     rec.FEATURES,
+    work=rec.multiplications(_GRAD_ARGS, passes=2),
 )
-packed_kernel, packed_grad_kernel = packed_kernel_of(gru_kernel, 1), packed_kernel_of(gru_grad_kernel, 2)
+packed_kernel, packed_grad_kernel = packed_kernel_of(gru_kernel), packed_kernel_of(gru_grad_kernel)
 _STATES = (5,)
 _KINDS = ("y", "state", "")  # of the outputs
 

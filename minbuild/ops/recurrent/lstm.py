@@ -30,9 +30,13 @@ _GRAD_ARGS = (
 )  # fmt: skip
 
 
-lstm_kernel = KernelFunction("lstm", _ARGS, _PARAMS, _TYPES, _FEATURES)
-lstm_grad_kernel = KernelFunction("lstm_grad", _GRAD_ARGS, _PARAMS, _TYPES, _FEATURES)
-packed_kernel, packed_grad_kernel = packed_kernel_of(lstm_kernel, 1), packed_kernel_of(lstm_grad_kernel, 2)
+lstm_kernel = KernelFunction(
+    "lstm", _ARGS, _PARAMS, _TYPES, _FEATURES, work=rec.multiplications(_ARGS, passes=1)
+)
+lstm_grad_kernel = KernelFunction(
+    "lstm_grad", _GRAD_ARGS, _PARAMS, _TYPES, _FEATURES, work=rec.multiplications(_GRAD_ARGS, passes=2)
+)
+packed_kernel, packed_grad_kernel = packed_kernel_of(lstm_kernel), packed_kernel_of(lstm_grad_kernel)
 STATES = (5, 6)  # inputs that are states
 _KINDS = ("y", "state", "state", "", "")  # of the outputs
 

@@ -153,6 +153,18 @@ def features(ctx: OpContext, defaults: Sequence[str]) -> tuple[str, ...]:
     return ("activations",) if seldom else ()
 
 
+def multiplications(args: Sequence[str], passes: int) -> Callable[[Sequence[int], Sequence[Shape]], Dim]:
+    """Counts the multiplications of a kernel with these `args`: inputs and states by their weights, which follow the
+    argument x, `passes` times in every step."""
+    x = args.index("x:T")
+
+    def count(params: Sequence[int], shapes: Sequence[Shape]) -> Dim:
+        steps, batch, _ = shapes[x]
+        return passes * steps * batch * (product(shapes[x + 1]) + product(shapes[x + 2]))
+
+    return count
+
+
 FEATURES = {"activations": "activations other than the sigmoid and tanh, and limits to what goes into them"}
 
 

@@ -3,13 +3,13 @@ are of their own, and the scratch memory that packing takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from minbuild.ir import Shape
-from minbuild.ir.dims import Dim, product
+from minbuild.ir.dims import product
 from minbuild.ops.core.definition import KernelFunction, OpContext
 from minbuild.ops.linear_algebra.gemm_packing import PACKED_BYTES, packing_scratch
 from minbuild.ops.recurrent import recurrent as rec
@@ -18,15 +18,8 @@ from minbuild.ops.recurrent import recurrent as rec
 _LEAST_TURNED, _MOST_TURNED, _BETWEEN = 5, 1 << 22, 16
 
 
-def packed_kernel_of(kernel: KernelFunction, passes: int) -> KernelFunction:
-    """The kernel of a layer of real size, beside that of any. It multiplies inputs and states with their weights, which
-    follow the argument x, `passes` times in every step."""
-    x = kernel.args.index("x:T")
-
-    def work(params: Sequence[int], shapes: Sequence[Shape]) -> Dim:
-        steps, batch, _ = shapes[x]
-        return passes * steps * batch * (product(shapes[x + 1]) + product(shapes[x + 2]))
-
+def packed_kernel_of(kernel: KernelFunction) -> KernelFunction:
+    """The kernel of a layer of real size, beside that of any."""
     return KernelFunction(
         f"{kernel.function}_packed",
         kernel.args,
@@ -34,7 +27,7 @@ def packed_kernel_of(kernel: KernelFunction, passes: int) -> KernelFunction:
         kernel.types,
         {**kernel.features, "directions": "large layers backwards in time, or both ways"},
         share=lambda params, first: PACKED_BYTES + 64,
-        work=work,
+        work=kernel.work,
     )
 
 

@@ -17,22 +17,28 @@ from minbuild.ops.recurrent.recurrent_packing import features_of, large_layers, 
 
 _DEFAULTS = ("tanh",)
 _TYPES = {"T": FLOATS}
+_ARGS = ("y:T=?", "h:T=?", "x:T", "w:T", "r:T", "b:T?", "lengths:int32?", "h0:T?", "room:scratch")
+_GRAD_ARGS = (
+    ("dx:T=?", "dw:T=?", "dr:T=?", "db:T=?", "dh0:T=?")
+    + ("x:T", "w:T", "r:T", "b:T?", "lengths:int32?", "h0:T?", "y:T", "dy:T?", "dh:T?", "room:scratch")
+)  # fmt: skip
 rnn_kernel = KernelFunction(
     "rnn",
-    ("y:T=?", "h:T=?", "x:T", "w:T", "r:T", "b:T?", "lengths:int32?", "h0:T?", "room:scratch"),
+    _ARGS,
     rec.activation_params(1),
     _TYPES,
     rec.FEATURES,
+    work=rec.multiplications(_ARGS, passes=1),
 )
 rnn_grad_kernel = KernelFunction(
     "rnn_grad",
-    ("dx:T=?", "dw:T=?", "dr:T=?", "db:T=?", "dh0:T=?")
-    + ("x:T", "w:T", "r:T", "b:T?", "lengths:int32?", "h0:T?", "y:T", "dy:T?", "dh:T?", "room:scratch"),
+    _GRAD_ARGS,
     rec.activation_params(1),
     _TYPES,
     rec.FEATURES,
+    work=rec.multiplications(_GRAD_ARGS, passes=2),
 )
-packed_kernel, packed_grad_kernel = packed_kernel_of(rnn_kernel, 1), packed_kernel_of(rnn_grad_kernel, 2)
+packed_kernel, packed_grad_kernel = packed_kernel_of(rnn_kernel), packed_kernel_of(rnn_grad_kernel)
 _STATES = (5,)
 
 
