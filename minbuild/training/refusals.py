@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -15,12 +15,13 @@ INVALID_ARGUMENT, BAD_SHAPE, BAD_VALUE, UNSUPPORTED = 1, 6, 7, 9  # mb_status
 def refusal(plan: FileBytes, graph: int, status: int, inputs: Sequence[np.ndarray]) -> str:
     """The reason in the inputs why a step ended with `status`, or "" where they do not explain it. `plan` is the
     trainer's, `graph` the number of the step's graph, `inputs` its arrays in order."""
-    expected = read_plan_inputs(plan).of(graph)
+    known = read_plan_inputs(plan)
+    expected = known.of(graph)
     if status == INVALID_ARGUMENT and len(inputs) != len(expected):
         names = ", ".join(each.name for each in expected)
         return f"{_count(len(inputs))} given, the model takes {len(expected)}: {names}."
     if status == BAD_SHAPE:
-        return _unlike(expected, inputs)
+        return _unlike(expected, inputs) or _uncounted(known.symbols, expected, inputs)
     if status == BAD_VALUE:
         return next(_labels_outside(expected, inputs), "")
     return ""
@@ -53,6 +54,23 @@ def _unlike(expected: Sequence[PlanInput], inputs: Sequence[np.ndarray]) -> str:
                 if have == 0:
                     return f"{name} is empty along '{size}', which is 1 at least."
     return ""
+
+
+def _uncounted(
+    planned: Mapping[str, int], expected: Sequence[PlanInput], inputs: Sequence[np.ndarray]
+) -> str:
+    """Free dimensions beyond the sizes that memory was `planned` for, where a plan of that width cannot count more."""
+    beyond = {
+        size: have
+        for each, array in zip(expected, inputs, strict=False)
+        for size, have in zip(each.sizes, array.shape, strict=True)
+        if isinstance(size, str) and have > planned[size]
+    }
+    if not beyond:
+        return ""
+    found = ", ".join(f"'{name}' is {have:,}, planned for {planned[name]:,}" for name, have in beyond.items())
+    sizes = " ".join(f"--max-dim {name}={have}" for name, have in beyond.items())
+    return f"the memory of these sizes is more than this plan counts: {found}. Reduce with {sizes}."
 
 
 def _labels_outside(expected: Sequence[PlanInput], inputs: Sequence[np.ndarray]) -> Iterator[str]:

@@ -10,8 +10,11 @@ import pytest
 
 from minbuild.authoring import Recipe, generate_artifacts
 from minbuild.authoring.losses import LossOptions
+from minbuild.planning.compile import compile_model
+from minbuild.planning.compiled_model import CompiledModel
 from minbuild.training.api import CheckpointState, Module
 from minbuild.training.library import TrainerError
+from minbuild.training.refusals import BAD_SHAPE, refusal
 
 X, LABELS = np.zeros((4, 3), np.float32), np.array([0, 4, -1, 2])
 
@@ -19,16 +22,25 @@ X, LABELS = np.zeros((4, 3), np.float32), np.array([0, 4, -1, 2])
 @pytest.fixture(scope="module", params=["cross-entropy", "nll"])
 def module(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Module:
     """A model of five classes that ignores the label -1."""
-    folder = tmp_path_factory.mktemp("labels")
-    body = "y = MatMul (x, w)" if request.param == "cross-entropy" else "h = MatMul (x, w) y = LogSoftmax (h)"
+    return opened(made(tmp_path_factory.mktemp("labels"), request.param))
+
+
+def made(folder: Path, loss: str) -> Path:
+    """The artifacts of that model, in `folder`."""
+    body = "y = MatMul (x, w)" if loss == "cross-entropy" else "h = MatMul (x, w) y = LogSoftmax (h)"
     text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[N,3] x) => (float[N,5] y) {{ {body} }}'
     model = onnx.parser.parse_model(text)
     weights = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
     onnx.save(model, folder / "model.onnx")
-    recipe = Recipe(loss=request.param, loss_options=LossOptions(ignore_index=-1))
+    recipe = Recipe(loss=loss, loss_options=LossOptions(ignore_index=-1))
     generate_artifacts(folder / "model.onnx", folder, recipe)
-    return opened(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> CompiledModel:
+    return compile_model(made(tmp_path_factory.mktemp("sizes"), "cross-entropy"), {}, {})
 
 
 def opened(folder: Path) -> Module:
@@ -65,3 +77,13 @@ def test_a_refusal_says_what_was_done(module: Module, wrong: str, evaluates: boo
 def test_an_ignored_label_is_not_named(module: Module) -> None:
     with pytest.raises(TrainerError, match=r"label 9 .*\(sample 3"):
         module(X, np.array([-1, -1, 0, 9]))
+
+
+def test_sizes_that_a_plan_does_not_count_are_named(compiled: CompiledModel) -> None:
+    """The arrays share one number: only their shapes count."""
+    x, labels = (np.broadcast_to(a, (2**30, *a.shape)) for a in (np.zeros(3, np.float32), np.int64(1)))
+    name = next(iter(compiled.largest))
+    said = refusal(compiled.plan_bytes, 0, BAD_SHAPE, (x, labels))
+    assert f"more than this plan counts: '{name}' is 1,073,741,824, planned for 32." in said
+    assert said.endswith(f"Reduce with --max-dim {name}=1073741824.")
+    assert refusal(compiled.plan_bytes, 0, BAD_SHAPE, (x[:32], labels[:32])) == ""
