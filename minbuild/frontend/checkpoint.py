@@ -26,6 +26,7 @@ from minbuild.ir.pieces import LEAST_IN_PIECES, FileContent, Pieces
 VERSION = 2
 MOST_STEPS = 2**48  # no training gets there
 LARGEST_FILE = 2**31 - 2**20  # the format's limit, with room for what is not tensors
+COMPACT = b"MBCP"  # identifies a compact checkpoint, which devices alone read
 _LEAST_OUTSIDE = 64  # bytes of a parameter that is worth a place outside of the file
 GROUP = "group0"  # the only group ONNX Runtime restores
 _NOT_STORED = frozenset({ElementType.FLOAT16, ElementType.BFLOAT16})
@@ -44,6 +45,11 @@ def read_checkpoint(source: Path | FileBytes, name: str = "checkpoint") -> Check
     path = source if isinstance(source, Path) else None
     data = read_shared(source) if isinstance(source, Path) else source
     where = name if path is None else str(path)
+    if data[4:8] == COMPACT:
+        raise BadInput(
+            f"{where}: a compact checkpoint, which has no names: it is for the device. Give the checkpoint that the "
+            "package was made of, such as that of the artifacts."
+        )
     try:
         seal = read_seal(data)
         drop_pages(data)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from minbuild.errors import BadInput
+from minbuild.frontend.checkpoint import COMPACT
 from minbuild.frontend.seal import sums
 from minbuild.ir import Checkpoint, ElementType
 from minbuild.ir.mapped import FileBytes, no_room
@@ -18,7 +19,6 @@ from minbuild.ir.pages import drop_pages
 from minbuild.ir.pieces import LEAST_IN_PIECES, raw_bytes
 from minbuild.planning.plan_encoding import decode_plan
 
-_IDENTIFIER = b"MBCP"
 _HEAD, _SUMS = 8, 8  # bytes before and behind the parameters
 _OPTION = "--initial-checkpoint compact"
 
@@ -44,7 +44,7 @@ def compact_checkpoint(checkpoint: Checkpoint, plan: FileBytes, wish: str = _OPT
     held = {parameter.name: parameter for parameter in checkpoint.parameters}
     end = compact_end(tables)
     whole = _room(end + _SUMS)
-    whole[4:_HEAD] = np.frombuffer(_IDENTIFIER, np.uint8)
+    whole[4:_HEAD] = np.frombuffer(COMPACT, np.uint8)
     for name, at, _ in _places(tables):
         values = held[name].data
         assert values is not None, "only nominal checkpoints lack values"

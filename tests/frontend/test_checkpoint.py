@@ -252,3 +252,11 @@ def test_a_seal_without_optimizer_state_has_the_learning_rate_of_a_session():
     data = write_checkpoint(Checkpoint((parameter("w", np.ones(3, np.float32)),), seal=Seal(7, (5,))))
     assert data[: -_SUMS.size].endswith(struct.pack("<qqff", 5, 0, 0.001, 0))
     assert read_checkpoint(data).seal == Seal(7, (5,))
+
+
+def test_a_compact_checkpoint_is_named(tmp_path):
+    (tmp_path / "checkpoint.compact").write_bytes(b"0000MBCP" + bytes(64))
+    with pytest.raises(
+        BadInput, match=r"checkpoint\.compact: a compact checkpoint, which has no names.*Give the"
+    ):
+        read_checkpoint(tmp_path / "checkpoint.compact")
