@@ -66,6 +66,11 @@ _Types = Mapping[str, TensorType]
 
 def read_source(path: Path) -> Source:
     """The forward model in ONNX file `path`, or in a `torch.export` program (.pt2). Raises BadInput and Unsupported."""
+    if path.is_dir():
+        raise BadInput(
+            f"{path}: is a folder. Give the ONNX file of the forward model; artifacts that are made already have their "
+            "loss, and `minbuild reduce` takes their folder without --loss."
+        )
     if path.suffix in pytorch.SUFFIXES:
         return source_of(pytorch.read_program(path), path)
     data = without_weights(path) or read_file(path, "Give the ONNX file of the model.")

@@ -54,6 +54,12 @@ def test_loss_scales_are_for_forward_models(attempt: Callable[..., Said]) -> Non
         refused(attempt(SMALL, option, "4"), 2, option, "--loss")
 
 
+@pytest.mark.parametrize("command", ["reduce", "artifacts"])
+def test_artifacts_in_place_of_a_forward_model(minbuild: Command, tmp_path: Path, command: str) -> None:
+    said = minbuild(command, SMALL, "--loss", "mse", "--out", tmp_path / "made")
+    refused(said, 2, SMALL.name, "is a folder", "without --loss")
+
+
 @pytest.mark.parametrize(
     "words,cure",
     [
