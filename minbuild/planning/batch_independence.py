@@ -1,9 +1,9 @@
 """Batch independence: whether the loss of a batch is the mean, or the sum, of the losses of its samples.
 
 The forward pass is computed in double precision for a batch and for each of its samples by itself. Every value is rows,
-one or several a sample, or the mean or the sum of those of the samples; the first node whose result is none of these
-mixes samples. Values that are means are only followed through nodes that are linear in them, as numbers agree by
-chance elsewhere: a loss of max(0, mean) is a mean while it is above 0.
+one or several a sample, one after the other or in turns, or the mean or the sum of those of the samples; the first node
+whose result is none of these mixes samples. Values that are means are only followed through nodes that are linear in
+them, as numbers agree by chance elsewhere: a loss of max(0, mean) is a mean while it is above 0.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from minbuild.passes.rewrite.micro_batches import MEAN, ROWS, SAME, SUM
 from minbuild.planning.label_losses import constants_of
 from minbuild.reference.interpreter import ReferenceTrainer
 
+INTERLEAVED = (
+    "interleaved"  # rows of which every so many are of one sample, such as steps by samples as one axis
+)
 SAMPLES = 3  # tells a mean from a sum, and both from the first and the last
 _SIZE = "size"  # depends on the number of samples alone
 _RELATIVE = 1e-9  # in double precision
@@ -52,7 +55,7 @@ class ForwardPass:
     def kinds(
         self, inputs: Mapping[str, str], whole: Sequence[np.ndarray], slices: Sequence[Sequence[np.ndarray]]
     ) -> dict[str, str]:
-        """The way in which samples make each value: ROWS, MEAN, SUM or SAME. `inputs` are the kinds of the
+        """The way in which samples make each value: ROWS, INTERLEAVED, MEAN, SUM or SAME. `inputs` are the kinds of the
         graph's inputs, `whole` the arrays of a batch and `slices` those of its samples. Raises Mixed."""
         constants = constants_of(self.graph)
         for node in self.graph.nodes:
@@ -83,11 +86,13 @@ class ForwardPass:
         if {MEAN, SUM} & set(given.values()):
             return self._linear(node, given)
         whole, each = batch[name], [p[name] for p in parts]
-        reads_rows = ROWS in given.values() and node.op_type not in _SHAPE_OPERATORS
+        reads_rows = bool({ROWS, INTERLEAVED} & set(given.values())) and node.op_type not in _SHAPE_OPERATORS
         axis = _row_axis(whole, each)
         if axis is not None:
             if _close(whole, np.concatenate(each, axis)):
                 return ROWS
+            if _close(whole, _interleaved(each, axis)):
+                return INTERLEAVED
             if not reads_rows and _SIZE in given.values():
                 raise self._mixed(node, "counts through the samples of a batch")
         elif not reads_rows:
@@ -135,6 +140,15 @@ def _row_axis(whole: np.ndarray, each: Sequence[np.ndarray]) -> int | None:
     return differing[0]
 
 
+def _interleaved(each: Sequence[np.ndarray], axis: int) -> np.ndarray:
+    """The first row along `axis` of each sample, the second of each, and so on; empty where counts of rows differ."""
+    if len({p.shape for p in each}) > 1:
+        return np.empty(0)
+    shape = list(each[0].shape)
+    shape[axis] *= len(each)
+    return np.stack(each, axis + 1).reshape(shape)
+
+
 def _largest(array: np.ndarray) -> float:
     return float(np.abs(array[np.isfinite(array)]).max(initial=0.0))
 
@@ -162,4 +176,4 @@ def same_gradients(trainer: ReferenceTrainer, whole: Tensors, slices: Sequence[T
     return ""
 
 
-__all__ = ["MEAN", "ROWS", "SAME", "SAMPLES", "SUM", "ForwardPass", "Mixed", "same_gradients"]
+__all__ = ["INTERLEAVED", "MEAN", "ROWS", "SAME", "SAMPLES", "SUM", "ForwardPass", "Mixed", "same_gradients"]

@@ -12,7 +12,7 @@ from minbuild.ir import Graph, Procedure, Program
 from minbuild.ir.dims import symbols_in
 from minbuild.ops import Registry
 from minbuild.passes.rewrite.micro_batches import MEAN, ROWS, SAME, SUM, LabelShare
-from minbuild.planning.batch_independence import SAMPLES, ForwardPass, same_gradients
+from minbuild.planning.batch_independence import INTERLEAVED, SAMPLES, ForwardPass, same_gradients
 from minbuild.planning.label_losses import constants_of, is_weighted
 from minbuild.reference.interpreter import ReferenceTrainer
 from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch, smallest_sizes
@@ -52,6 +52,8 @@ def slice_outputs(
         for name, kind in zip(whole.outputs, outputs, strict=True):
             if kind == ROWS:
                 _is_sampled(whole, name, batch, f"output '{name}'")
+            elif kind == INTERLEAVED:
+                raise _scattered(f"output '{name}'")
             elif kind not in (MEAN, SUM, SAME):
                 raise Unsupported([f"output '{name}' counts samples"])
         if whole.name == "train":
@@ -67,8 +69,12 @@ def _is_sampled(procedure: Procedure, name: str, batch: str, what: str) -> bool:
     """True if the rows of a value count samples. Raises Unsupported where another axis does, naming `what`."""
     shape = procedure.values[name].type.shape or ()
     if any(batch in symbols_in(d) for d in shape[1:]):
-        raise Unsupported([f"samples of {what} do not follow each other"])
+        raise _scattered(what)
     return bool(shape) and batch in symbols_in(shape[0])
+
+
+def _scattered(what: str) -> Unsupported:
+    return Unsupported([f"samples of {what} do not follow each other"])
 
 
 def _check_gradients(

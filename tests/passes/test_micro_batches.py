@@ -220,6 +220,41 @@ def test_operators_that_mix_samples_are_named(body: str, operator: str) -> None:
         compiled(artifacts, usual.plan.persistent_bytes + 64)
 
 
+def turned(outputs: tuple[str, ...] = ()) -> TrainingArtifacts:
+    """Steps before samples, as one axis for a product, as attention of PyTorch computes it, and back."""
+    net = (
+        "net (float[batch, 4, 6] x) => (float[batch, 3] scores) { t = Transpose <perm: ints = [1, 0, 2]> (x) "
+        "flat = Reshape (t, rows) p = MatMul (flat, w) h = Tanh (p) steps = Reshape (h, apart) "
+        "back = Transpose <perm: ints = [1, 0, 2]> (steps) "
+        "scores = ReduceMean <axes: ints = [1], keepdims: int = 0> (back) }"
+    )
+    weights = {
+        "w": np.random.default_rng(6).standard_normal((6, 3)).astype(np.float32),
+        "rows": np.array([-1, 6]),
+        "apart": np.array([4, -1, 3]),
+    }
+    return artifacts_of(source(net, weights), Recipe(loss="cross-entropy", outputs=outputs), OPERATORS)
+
+
+def test_rows_of_samples_may_take_turns() -> None:
+    artifacts = turned()
+    usual, model = compiled(artifacts), fitted(artifacts)
+    assert model.fitted is not None and model.fitted.slices is not None
+    random = np.random.default_rng(8)
+    batch = [random.standard_normal((8, 4, 6)).astype(np.float32), np.arange(8) % 3]
+    whole, sliced = session_of(usual), session_of(model)
+    for one, other in zip(sliced.run(TRAIN, batch), whole.run(TRAIN, batch), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+    assert_close(gradients_of(sliced, ("w",)), gradients_of(whole, ("w",)))
+    sliced.close(), whole.close()
+
+
+def test_outputs_whose_samples_take_turns_are_named() -> None:
+    artifacts = turned(("p",))
+    with pytest.raises(OverBudget, match="samples of output 'p' do not follow each other"):
+        compiled(artifacts, compiled(artifacts).plan.persistent_bytes + 64)
+
+
 @pytest.mark.parametrize(
     ("folder", "named"),
     [(GOLDEN / "residual", "BatchNormInternal"), (SHARED / "bert_tiny_dropout", "Dropout")],
