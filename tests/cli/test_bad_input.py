@@ -84,6 +84,14 @@ def test_missing_file(attempt: Callable[..., Said], tmp_path: Path, name: str) -
     refused(attempt(artifacts), 2, name)
 
 
+def test_training_model_in_place_of_the_optimizer(attempt: Callable[..., Said], tmp_path: Path) -> None:
+    artifacts = copy_of(SMALL, tmp_path / "a")
+    (artifacts / "optimizer_model.onnx").write_bytes((artifacts / "training_model.onnx").read_bytes())
+    refused(
+        attempt(artifacts), 2, str(artifacts / "optimizer_model.onnx"), "no optimizer model", "Copy the one"
+    )
+
+
 @pytest.mark.parametrize("name", ARTIFACTS)
 @pytest.mark.parametrize("damage", ["empty", "truncated", "random", "text"])
 def test_damaged_file(attempt: Callable[..., Said], tmp_path: Path, name: str, damage: str) -> None:
