@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -41,6 +41,7 @@ from minbuild.options.build_options import (
     TEXT,
     BuildOptions,
 )
+from minbuild.options.graph_selection import EVALUATE, OPTIMIZE
 from minbuild.options.plan_options import PlanOptions, Updates
 from minbuild.planning.compile import compile_models
 from minbuild.planning.compiled_model import UNNAMED, CompiledModel, with_compact_checkpoint, with_components
@@ -152,7 +153,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     for name, model in models.items():
         check_one_file(model, request.reference, request.abi, integrations)
         fitted = (model.fitted.note,) if model.fitted else ()
-        for note in (*model.artifacts.notes, _memory_line(model), *fitted):
+        for note in (*model.artifacts.notes, *_absent(model), _memory_line(model), *fitted):
             progress.note(f"{name}: {note}" if len(models) > 1 else note)
         check_address_space(model.plan, model.largest, name, (str(t) for t in targets if t.traits.bits == 32))
     build_options = with_loop_variants(planned, build_options, request.extra != ExtraRequirements())
@@ -342,6 +343,14 @@ def _with_compact_checkpoint(model: CompiledModel, progress: Progress) -> Compil
     except BadInput as error:
         progress.note(f"The initial checkpoint stays that of ONNX Runtime. {error}")
         return model
+
+
+def _absent(model: CompiledModel) -> Iterator[str]:
+    """A sentence on each graph that the trainer lacks because the artifacts do."""
+    if model.artifacts.evaluation is None and EVALUATE in model.options.graphs:
+        yield "No evaluation model: the trainer evaluates nothing."
+    if model.artifacts.optimizer is None and OPTIMIZE in model.options.graphs:
+        yield "No optimizer model: the trainer computes gradients, and updates no parameters."
 
 
 def _memory_line(model: CompiledModel) -> str:

@@ -197,6 +197,17 @@ def test_a_fixed_dimension_makes_it_smaller(minbuild: Command, package: Made, tm
     assert [line.split()[1] for line in passes] == [f"{i}:" for i in range(1, len(passes) + 1)] and passes
 
 
+def test_absent_graphs_are_noted(minbuild: Command, tmp_path: Path) -> None:
+    artifacts = copy_of(SMALL, tmp_path / "a")
+    for name in ("eval_model.onnx", "optimizer_model.onnx"):
+        (artifacts / name).unlink()
+    said = minbuild("reduce", artifacts, "--out", tmp_path / "dist", "--no-analysis")
+    assert said.code == 0
+    assert "No evaluation model" in said.err and "No optimizer model" in said.err
+    said = minbuild("reduce", artifacts, "--out", tmp_path / "dist", "--no-analysis", "--graphs", "train")
+    assert said.code == 0 and "No " not in said.err
+
+
 def test_an_old_package_is_replaced(minbuild: Command, tmp_path: Path) -> None:
     out = tmp_path / "dist"
     assert minbuild("reduce", SMALL, "-o", out).code == 0
