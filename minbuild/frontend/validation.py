@@ -41,13 +41,14 @@ def inconsistencies(
         known = set(training.inputs) | {p.name for p in checkpoint.parameters}
         lost = [n for n in _before_parameters(checkpoint, evaluation) if n not in known]
         yield from (f"{evaluation.source}: input '{n}' is not an input of {training.source}" for n in lost)
-    if optimizer is not None and "params" not in optimizer.sequences:
-        yield (
-            f"{optimizer.source}: no optimizer model, as it takes no sequence 'params' of parameters to update. "
-            f"Copy the one that was generated with {training.source}"
-        )
-    elif optimizer is not None:
-        yield from _moments(checkpoint, name, optimizer)
+    if optimizer is not None:
+        if "params" not in optimizer.sequences:
+            yield (
+                f"{optimizer.source}: no optimizer model, as it takes no sequence 'params' of parameters to update. "
+                f"Copy the one that was generated with {training.source}"
+            )
+        else:
+            yield from _moments(checkpoint, name, optimizer)
 
 
 def _training(checkpoint: Checkpoint, name: str, training: Graph) -> Iterator[str]:

@@ -20,9 +20,8 @@ from minbuild.passes.rewrite.micro_batches import MEAN, ROWS, SAME, SUM
 from minbuild.planning.label_losses import constants_of
 from minbuild.reference.interpreter import ReferenceTrainer
 
-INTERLEAVED = (
-    "interleaved"  # rows of which every so many are of one sample, such as steps by samples as one axis
-)
+# Rows of which every so many are of one sample, such as steps by samples as one axis.
+INTERLEAVED = "interleaved"
 SAMPLES = 3  # tells a mean from a sum, and both from the first and the last
 _SIZE = "size"  # depends on the number of samples alone
 _RELATIVE = 1e-9  # in double precision
