@@ -116,7 +116,8 @@ struct TallRowsBody {
 
 #if MINBUILD_AVX512
 // The same for vectors of 64 bytes, of which registers hold the sums of eight rows over some depth: rows of C are read and
-// written once for it. `columns` of C are whole steps of kWideColumns vectors.
+// written once for it, and these rows of B stay near for all rows of A. `columns` of C are whole steps
+// of kWideColumns vectors.
 constexpr int kWideSums = 8, kWideColumns = 2;
 constexpr intptr_t kWideDepth = 32;
 

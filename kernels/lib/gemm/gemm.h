@@ -302,7 +302,8 @@ MB_NOINLINE void multiply_strided(Gemm<T>& g) {
   const bool along = g.a_col == 1 && g.b_row == 1;
   const bool dots = takes_dots(g, bytes);
   // Few columns leave vectors empty, as few rows do not. With wide vectors that pays only where A' has contiguous rows
-  // (a_row is 1): to copy others costs more. Code for aarch64 is shorter where dot products change their mind.
+  // (a_row is 1): to copy others costs more. Code for aarch64 is shorter if dot products have this rule, too,
+  // before their own.
   bool swap = false;
   if (kRowVectors || !dots)
     swap = along ? g.m < g.n && !has_many_rows(g) : g.n < g.m && (MB_DISPATCHES ? g.n * g.a_row <= lanes : g.n < lanes);

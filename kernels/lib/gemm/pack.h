@@ -39,7 +39,7 @@ struct PackBody {
     const intptr_t panel = step * columns;
     for (; rows > 0; rows -= kPanels * step, x += kPanels * step, to += kPanels * panel) {
       const intptr_t some = rows < kPanels * step ? rows : kPanels * step;
-      const intptr_t whole = step % V::size == 0 ? some : 0;  // rows of whole panels, if they are whole vectors
+      const intptr_t whole = step % V::size == 0 ? some : 0;  // of panels that are whole vectors: they need no end
       const T* from = x;
       T* first = to;
       for (intptr_t c = columns; c > 0; --c, from += column, first += step) {
