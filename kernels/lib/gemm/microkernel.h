@@ -1,105 +1,23 @@
-// The inner loops of the matrix product, per vector width; gemm.h drives them.
+// The tiles of the matrix product, per vector width; gemm.h drives them.
 #ifndef MINBUILD_LIB_GEMM_MICROKERNEL_H_
 #define MINBUILD_LIB_GEMM_MICROKERNEL_H_
 
-#include "lib/gemm/panel_copies.h"
-#include "lib/gemm/tile_sizes.h"
-#include "lib/gemm/transpose.h"
+#include "lib/gemm/tile_loops.h"
 
 namespace minbuild {
-
-// Loads and stores of a tile. Cortex-M without vectors has one instruction for four floats, of which compilers make use
-// where neighbours happen to be in neighbouring registers. `Other` names the registers of what is live beside it.
-#if MB_TIGHT_LOOPS && !MB_SIMD
-template <class V, bool Other = false>
-MB_INLINE V load_lanes(const float* from) {
-  if constexpr (V::size == 4 && Other) {
-    register float a __asm__("s20"), b __asm__("s21"), c __asm__("s22"), d __asm__("s23");
-    __asm__("vldmia %4, {s20-s23}" : "=t"(a), "=t"(b), "=t"(c), "=t"(d) : "r"(from), "m"(*(const float (*)[4])from));
-    return V(typename V::Raw{a, b, c, d});
-  } else if constexpr (V::size == 4) {
-    register float a __asm__("s16"), b __asm__("s17"), c __asm__("s18"), d __asm__("s19");
-    __asm__("vldmia %4, {s16-s19}" : "=t"(a), "=t"(b), "=t"(c), "=t"(d) : "r"(from), "m"(*(const float (*)[4])from));
-    return V(typename V::Raw{a, b, c, d});
-  } else {
-    return V::load(from);
-  }
-}
-template <class V>
-MB_INLINE void store_lanes(V x, float* to) {
-  if constexpr (V::size == 4) {
-    register float a __asm__("s16") = x.v[0], b __asm__("s17") = x.v[1], c __asm__("s18") = x.v[2];
-    register float d __asm__("s19") = x.v[3];
-    __asm__("vstmia %5, {s16-s19}" : "=m"(*(float (*)[4])to) : "t"(a), "t"(b), "t"(c), "t"(d), "r"(to));
-  } else {
-    x.store(to);
-  }
-}
-#endif
-template <class V, bool = false, class T>
-MB_INLINE V load_lanes(const T* from) {
-  return V::load(from);
-}
-template <class V, class T>
-MB_INLINE void store_lanes(V x, T* to) {
-  x.store(to);
-}
-
-// Pointers to `Count` rows from `x` on, the last of the `live` ones repeated.
-template <int Count, class T>
-MB_INLINE void point_at_rows(const T* (&rows)[Count], const T* x, intptr_t step, intptr_t live) {
-  unroll<Count>([&](auto r) MB_LAMBDA {
-    rows[r] = x;
-    if (r + 1 < live && r + 1 < Count) x += step;
-  });
-}
 
 // The addend of a product that replaces its target. Never written, and yet not constant:
 // variables that are zero stand in .bss, which takes no room in a file, while constants would be stored byte by byte.
 template <class T>
 inline T zero_row[kMostTileBytes / sizeof(T)];
 
-// True where tiles may pack panels: they wait less for B than a copy of its own does.
-#if (MB_DISPATCHES || defined(__AVX2__)) && !MB_ONE_VARIANT
-constexpr bool kPacksInTiles = true;
-#else
-constexpr bool kPacksInTiles = false;
-#endif
-// The first tile of a panel, which packs it, fetches a row of B as many steps ahead.
-constexpr intptr_t kRowsAhead = 8;
-// Rows of B from which tiles pack the next panel, one in each `steps` steps: from `from` on `left` rows, `row` apart. The
-// next tile packs `share` of them, or of the panel from `after` on, which are fetched.
-template <class T>
-struct RowsAhead {
-  const T *from, *after;
-  intptr_t row;
-  T* to;
-  intptr_t left, steps, share;
-};
-// Lines of the cache that tiles fetch of the next panel, `share` of them each: `lines` of each of its rows or columns in B,
-// which are `apart`, of the one from `from` on `left` more.
-template <class T>
-struct LinesAhead {
-  const T* from;
-  intptr_t apart, lines, left, share;
-};
-// True where the first tile may collect its panel from several places, with AVX-512, whose loads have masks. In tiles of
-// AVX2 these loads and stores take longer than a pass of their own.
-#if defined(MB_CONV_WIDE_IMAGES)
-#define MB_COLLECTS_PANELS (MB_CONV_WIDE_IMAGES && MINBUILD_AVX512)
-#else
-#define MB_COLLECTS_PANELS 0
-#endif
-// True where it may pack a panel whose columns are contiguous in B: some of them are transposed, to a depth of kTurned,
-// while the tile multiplies what was before. Columns are fetched kTurnedAhead ahead.
-template <class T>
-constexpr bool kTurnsInTiles = kPacksInTiles && MB_SHUFFLES && sizeof(T) == 4;
-constexpr intptr_t kTurned = 16, kTurnedAhead = 64;
-
 // One tile: out = old + alpha * rows of A from `a` on * the panel g.b. `old` is `out`, or zeros for every row. `panel`:
 // what is packed meanwhile.
 template <class T, bool Packed, int Vectors = kTileVectors>
-struct TileBody {
+struct TileBody : TileLoops<T, Vectors> {
+  using Loops = TileLoops<T, Vectors>;
+  using Loops::add_products, Loops::add_row, Loops::load_row;
+
   template <class W, class... Panel>
   static MB_INLINE void run(const Gemm<T>* g, const T* a, intptr_t rows, T* out, intptr_t out_row, const T* old,
                             Panel... panel) {
@@ -198,180 +116,7 @@ struct TileBody {
   // Taller tiles, and all of aarch64, leave so few registers that steps would be read from memory each time.
   static constexpr bool kKeepsSteps = Packed || kRowVectors;
 
-  // x += elements of rows of A, at `at` each, * a row of the panel
-  template <class V, int Rows>
-  static MB_INLINE void add_row(const T* const (&a)[Rows], intptr_t at, const V (&row)[Vectors],
-                                V (&x)[Rows][Vectors]) {
-    unroll<Rows>([&](auto r) MB_LAMBDA {
-      const V factor = a[r][at];
-      unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
-    });
-  }
-  template <class V>
-  static MB_INLINE void load_row(const T* from, V (&row)[Vectors]) {
-    unroll<Vectors>([&](auto v) MB_LAMBDA { row[v] = load_lanes<V>(from + v * V::size); });
-  }
-
-  // Fetches a row of a later panel, by the ends of its lines: it may begin within one, which came with the panel before.
-  template <class V>
-  static MB_INLINE void fetch_row(const T* from) {
-    constexpr int kLine = 64 / sizeof(T);
-    unroll<(Vectors * V::size + kLine - 1) / kLine>(
-        [&](auto v) MB_LAMBDA { __builtin_prefetch(from + v * kLine + (kLine - 1), 0, 2); });
-  }
-
-  // x += the elements of rows of A that `list` names * the panel. With g.a_col it fetches the rows that far ahead; without,
-  // tiles of one vector, which loads keep waiting, leave fetches out.
-  template <class V, int Rows>
-  static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
-                                     const int32_t* list) {
-    const T *a[Rows], *b = g.b;
-    point_at_rows(a, from, g.a_row, rows);
-    const intptr_t ahead = g.a_col;
-    const auto add_all = [&](auto fetches) MB_LAMBDA {
-      for (intptr_t k = g.k; k > 0; --k, b += Vectors * V::size) {
-        const intptr_t at = *list++;
-        if (fetches) unroll<Rows / 2>([&](auto r) MB_LAMBDA { __builtin_prefetch(a[2 * r] + ahead + at); });
-        V row[Vectors];
-        load_row(b, row);
-        add_row<V>(a, at, row, x);
-      }
-    };
-    if (Vectors > 1 || ahead != 0) add_all(Constant<1>{});
-    else add_all(Constant<0>{});
-  }
-
-  // The same of a panel that is collected meanwhile. `list`: as above, or nothing.
-  template <class V, int Rows, class... List>
-  static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
-                                     const PanelCopies<T>* copies, List... list) {
-    using Lane = typename LaneBits<T>::type;
-    using Mask = Vec<Lane, V::size>;
-    const T* a[Rows];
-    point_at_rows(a, from, g.a_row, rows);
-    [[maybe_unused]] const intptr_t ahead = g.a_col;
-    Mask before[Vectors];
-    unroll<Vectors>([&](auto v) MB_LAMBDA {
-      Lane lanes[V::size];
-      for (int i = 0; i < V::size; ++i) lanes[i] = -Lane(i < copies->sources[v].split);
-      before[v] = Mask::load(lanes);
-    });
-    T* to = const_cast<T*>(g.b);
-    const int32_t* place = copies->rows;
-    intptr_t at = 0;
-    for (intptr_t k = g.k; k > 0; --k, to += Vectors * V::size) {
-      const T* const in_row = copies->x + *place++;
-      if constexpr (sizeof...(list) != 0) {
-        ((at = *list++), ...);
-        unroll<Rows / 2>([&](auto r) MB_LAMBDA { __builtin_prefetch(a[2 * r] + ahead + at); });
-      }
-      V row[Vectors];
-      unroll<Vectors>([&](auto v) MB_LAMBDA {
-        const auto& source = copies->sources[v];
-        row[v] = select(before[v], V::load(in_row + source.from), V::load(in_row + source.rest));
-        row[v].store(to + v * V::size);
-      });
-      add_row<V>(a, at, row, x);
-      if constexpr (sizeof...(list) == 0) at += g.a_col;
-    }
-  }
-
-  // The same of a panel that is packed meanwhile, from `columns` on and to a depth of a multiple of kTurned. What is read
-  // at once are eight lines of the cache, which have no further use: more of them may share few of its sets. AVX2 has too
-  // few registers for a transposition beside all sums: some wait in memory.
-  template <class V, int Rows>
-  static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
-                                     const T* columns, intptr_t step, const T* next) {
-    constexpr int kColumns = 8, kWidth = Vectors * V::size, kGroups = kWidth / kColumns;
-    constexpr int kRounds = kGroups > 4 ? 8 : kGroups, kSteps = kTurned / kRounds;  // the last rounds turn nothing
-    constexpr int kParked = V::size * sizeof(T) > 32 ? 0 : 2;
-    const T *a[Rows], *b = g.b;
-    point_at_rows(a, from, g.a_row, rows);
-    T* to = const_cast<T*>(b);
-    intptr_t at = 0, ahead = g.k & -kTurned;
-    for (intptr_t left = g.k + kTurned; left > 0; ahead -= kTurned, columns += kTurned) {
-      const T *column = columns, *fetched = ahead > kTurnedAhead ? columns + kTurnedAhead : next + kTurnedAhead - ahead;
-      for (int group = 0; group < kRounds; ++group, left -= kSteps) {
-        if (ahead > 0 && (kRounds == kGroups || group < kGroups)) {
-          T parked[Rows][Vectors][V::size];
-          const auto settle = [&]() MB_LAMBDA { __asm__ volatile("" : : "r"(parked) : "memory"); };
-          unroll<kParked>([&](auto r)
-                              MB_LAMBDA { unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v].store(parked[r][v]); }); });
-          settle();
-          const T* some[kColumns];
-          unroll<kColumns>([&](auto c) MB_LAMBDA {
-            some[c] = column;
-            column += step;
-            __builtin_prefetch(fetched, 0, 2);
-            fetched += step;
-          });
-          transpose_group(some, kTurned, to + group * kColumns, kWidth, 0);
-          settle();
-          unroll<kParked>(
-              [&](auto r) MB_LAMBDA { unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = V::load(parked[r][v]); }); });
-        }
-        if (left > g.k) continue;
-        for (intptr_t k = left < kSteps ? left : kSteps; k > 0; --k, b += kWidth, at += g.a_col) {
-          V row[Vectors];
-          load_row(b, row);
-          add_row<V>(a, at, row, x);
-        }
-      }
-      to += kTurned * kWidth;
-    }
-  }
-
-  // The same while rows of B are packed for the next panel.
-  template <class V, int Rows>
-  static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
-                                     RowsAhead<T>* ahead) {
-    constexpr int kWidth = Vectors * V::size;
-    const T *a[Rows], *b = g.b;
-    point_at_rows(a, from, g.a_row, rows);
-    intptr_t at = 0, rest = ahead->left;
-    const intptr_t a_col = g.a_col, b_row = ahead->row;
-    const T *next = ahead->from, *later = ahead->after;
-    if (rest > ahead->share) later = next + ahead->share * b_row;
-    T* to = ahead->to;
-    for (intptr_t left = g.k, steps = ahead->steps; left > 0; left -= steps) {
-      if (rest > 0) {
-        unroll<Vectors>([&](auto v) MB_LAMBDA { V::load(next + v * V::size).store(to + v * V::size); });
-        fetch_row<V>(later);
-        next += b_row, later += b_row, to += kWidth, --rest;
-      }
-      for (intptr_t k = left < steps ? left : steps; k > 0; --k, b += kWidth, at += a_col) {
-        V row[Vectors];
-        load_row(b, row);
-        add_row<V>(a, at, row, x);
-      }
-    }
-    ahead->from = next, ahead->to = to, ahead->left = rest;
-  }
-
-  // The same while lines of B are fetched for the next panel, one in each step as far as its share goes.
-  template <class V, int Rows>
-  static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
-                                     LinesAhead<T>* ahead) {
-    const T *a[Rows], *b = g.b;
-    point_at_rows(a, from, g.a_row, rows);
-    intptr_t at = 0, left = ahead->left;
-    const intptr_t a_col = g.a_col, b_row = g.b_row, share = ahead->share < g.k ? ahead->share : g.k;
-    const T* first = ahead->from;
-    unroll<2>([&](auto part) MB_LAMBDA {
-      for (intptr_t k = part == 0 ? share : g.k - share; k > 0; --k, b += b_row, at += a_col) {
-        V row[Vectors];
-        load_row(b, row);
-        if constexpr (part == 0) {
-          __builtin_prefetch(first + (ahead->lines - left) * intptr_t(64 / sizeof(T)), 0, 2);
-          if (--left == 0) left = ahead->lines, first += ahead->apart;
-        }
-        add_row<V>(a, at, row, x);
-      }
-    });
-    ahead->from = first, ahead->left = left;
-  }
-
-  // The same of rows of A in memory as it is.
+  // The same of rows of A in memory as it is, while the panel is stored to `panel`, if there is one.
   template <class V, int Rows, class... Panel>
   static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
                                      Panel... panel) {
