@@ -116,7 +116,7 @@ struct TileBody : TileLoops<T, Vectors> {
   // Taller tiles, and all of aarch64, leave so few registers that steps would be read from memory each time.
   static constexpr bool kKeepsSteps = Packed || kRowVectors;
 
-  // The same of rows of A in memory as it is, while the panel is stored to `panel`, if there is one.
+  // x += rows of A in memory as it is * the panel, which is stored to `panel`, if there is one.
   template <class V, int Rows, class... Panel>
   static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
                                      Panel... panel) {

@@ -10,22 +10,11 @@
 #ifndef MINBUILD_LIB_GEMM_PACKED_BLOCKS_H_
 #define MINBUILD_LIB_GEMM_PACKED_BLOCKS_H_
 
+#include "lib/gemm/block_sizes.h"
 #include "lib/gemm/few_rows.h"
-#include "lib/gemm/gemm.h"
 #include "lib/gemm/pack.h"
 
 namespace minbuild {
-
-// Scratch memory of a product, as gemm_packing.py declares it: packed rows of A, then packed columns of B.
-constexpr intptr_t kRowBytes = 17 << 13, kColumnBytes = 1 << 19;
-// Elements beyond the rows of A: those that packing may write, and as many at most up to a line of the cache, where panels
-// begin. Vectors across two lines take twice as long to load.
-constexpr intptr_t kBeyondRows = 32, kUpToLine = kBeyondRows / 2;
-// Up to this depth a product of many columns is bound by writing C, which goes faster along its rows.
-// Up to kBrief one tile of rows at a time does: more of them wait for C at more places of memory than processors fetch.
-constexpr intptr_t kShallow = 64, kShallowRows = 32, kShallowPanels = 8, kLeastDepth = 4, kBrief = 16;
-// Up to as many tiles of rows read B in place.
-constexpr intptr_t kFewTiles = 12;
 
 // Packs of B as in gemm.h, but of any number of columns: panels one after the other, each of `depth` rows. Of a single
 // panel it may leave the work to a tile instead: `copies`, or null.
@@ -63,80 +52,6 @@ MB_NOINLINE void pack_by_pieces(const Gemm<T>& g, const T* a, intptr_t count, in
     }
   }
 }
-
-// The block sizes of a product, in elements.
-template <class T>
-struct Blocks {
-  intptr_t width, narrow, depth, tall, rows, columns;
-  bool shallow, pack_rows;
-
-  // `plain`: B is a matrix in memory, whose panels may be wider.
-  MB_INLINE Blocks(const Gemm<T>& g, int bytes, bool plain = false) {
-    constexpr intptr_t kSize = sizeof(T);
-    // As deep for AVX-512 as for AVX2, so that bits are the same.
-    const intptr_t deepest = kPanelBytes / kTileVectors / unsigned(MINBUILD_AVX512 && bytes == 64 ? 32 : bytes);
-    width = narrow = lanes_of<T>(bytes) * kTileVectors;
-    if (MINBUILD_AVX512 && plain && bytes == 64) width = lanes_of<T>(bytes) * kWideVectors, width = width_of(g.n);
-    depth = g.k < deepest ? g.k : deepest;
-    tall = packed_tile_rows(bytes);
-    shallow = g.k <= kShallow && g.n > kShallowPanels * narrow;
-    rows = shallow ? (g.k <= kBrief ? tall : kShallowRows) : (kRowBytes / kSize - kBeyondRows) / depth / tall * tall;
-    const intptr_t blocks = (g.m + rows - 1) / rows;  // of about the same size
-    if (blocks > 0) rows = whole_tiles((g.m + blocks - 1) / blocks);
-    columns = (kColumnBytes / kSize / depth - (width - narrow)) / width * width;  // and a narrow panel that is not full
-    // Rows in place are as good where they are contiguous, unless tiles load them as vectors, or many panels pass by rows
-    // that share few sets of the nearest cache. Elements with a step between them always do.
-    pack_rows = kRowVectors ||
-                (g.a_col != 1 ? g.k > kLeastDepth : !shallow && g.n > 8 * narrow && g.a_row % (2048 / kSize) == 0);
-  }
-  // Columns of a panel with `left` columns from its first on: the last ones may be narrow, to have as few in vain.
-  MB_INLINE intptr_t width_of(intptr_t left) const { return left > 2 * narrow || left == width ? width : narrow; }
-  MB_INLINE intptr_t whole_tiles(intptr_t of) const { return (of + tall - 1) / tall * tall; }
-  // The last rows that tiles of `fewer` rows compute sooner than tall ones, one or two tiles of them.
-  MB_INLINE intptr_t low_rows(intptr_t of, intptr_t fewer) const {
-    const intptr_t rest = of % tall;
-    if (!kTallerTiles || rest == 0 || rest > fewer || (MINBUILD_AVX512 && fewer == tall)) return 0;
-    return of > tall && rest + tall <= 2 * fewer ? rest + tall : rest;
-  }
-  MB_INLINE bool starts_tall(const Gemm<T>& g, int bytes) const {
-    return g.m - low_rows(g.m, tile_rows(bytes)) >= tall;
-  }
-  // True of a B that is near, with few tiles or one panel: the first tile, a tall one, packs what is in place.
-  MB_INLINE bool packs_in_tiles(const Gemm<T>& g, int bytes) const {
-    return g.b_col == 1 && (g.m <= 64 || g.n < 2 * narrow) && !is_far(g) && starts_tall(g, bytes);
-  }
-  // True of a B that tiles of 64 bytes read in place, while they fetch the next panel: of few rows of A, or of one or two
-  // panels. Its rows must not be at distances that share few sets of the caches.
-  MB_INLINE bool in_place(const Gemm<T>& g, int bytes) const {
-    return MINBUILD_AVX512 && bytes == 64 && g.b_col == 1 && (g.m <= kFewTiles * tall || g.n <= 2 * narrow) &&
-           g.b_row % (4096 / intptr_t(sizeof(T))) != 0;
-  }
-  // True of rows of another B, which tall tiles pack for the next panel.
-  MB_INLINE bool packs_ahead(const Gemm<T>& g, int bytes) const {
-    return g.b_col == 1 && g.n >= 2 * narrow && starts_tall(g, bytes) && !packs_in_tiles(g, bytes);
-  }
-  MB_INLINE intptr_t depth_at(const Gemm<T>& g, intptr_t k) const { return g.k - k < depth ? g.k - k : depth; }
-  // From a panel of a block of columns and depth to the next one: beside it, or the first at the next depth.
-  MB_INLINE void step(intptr_t& at, intptr_t& k, intptr_t of) const {
-    at += width_of(of - at);
-    if (at >= of) at = 0, k += depth;
-  }
-  // Of the largest blocks there may be: parts of a product have fewer rows and columns, but maybe larger blocks of them.
-  MB_INLINE intptr_t row_elements(const Gemm<T>& g) const {
-    return pack_rows ? at_most(whole_tiles(g.m), kRowBytes / intptr_t(sizeof(T)) - kBeyondRows) + kBeyondRows
-                     : kUpToLine;
-  }
-  MB_INLINE T* panels_in(T* scratch, const Gemm<T>& g) const {
-    const uintptr_t at = reinterpret_cast<uintptr_t>(scratch + row_elements(g) - kUpToLine);
-    return reinterpret_cast<T*>((at + 63) & -uintptr_t{64});
-  }
-  MB_INLINE intptr_t elements(const Gemm<T>& g) const {
-    return row_elements(g) + at_most((g.n + 2 * narrow - 1) / narrow * narrow, kColumnBytes / intptr_t(sizeof(T)));
-  }
-  MB_INLINE intptr_t at_most(intptr_t lines, intptr_t most) const {
-    return lines > most / depth ? most : lines * depth;
-  }
-};
 
 // The work of a panel's tiles for the next panel: they pack it or fetch it.
 template <class T>
@@ -178,6 +93,59 @@ struct NextPanel {
   }
 };
 
+// How panels of B reach the tiles of a product. Without any of these each is packed before its tiles, and kept for all
+// rows of A.
+template <class T>
+struct PanelWays {
+  bool one_block;   // of rows of A: no panel is read again
+  bool turns;       // its first tile transposes columns of B
+  bool fetches;     // tiles fetch columns of B for the next panel
+  bool in_place;    // tiles read B itself
+  bool in_tiles;    // its first tile packs rows of B
+  bool two_panels;  // tiles pack rows of B for the next panel
+  bool together;    // some panels are packed at once
+
+  MB_INLINE PanelWays(const Gemm<T>& g, const Blocks<T>& blocks, int bytes, bool plain) {
+    const bool widest = MINBUILD_AVX512 && bytes == 64, by_tiles = kPacksInTiles && bytes >= 32;
+    one_block = g.m <= blocks.rows;
+    const bool once = plain && one_block, along = once && g.b_row == 1;
+    turns = along && kTurnsInTiles<T> && bytes >= 32 && blocks.starts_tall(g, bytes);
+    fetches = along && !kTurnsInTiles<T>;
+    in_place = once && blocks.in_place(g, bytes);
+    const bool packed_by_tiles = once && !in_place && by_tiles;
+    in_tiles = packed_by_tiles && !widest && blocks.packs_in_tiles(g, bytes);
+    two_panels =
+        packed_by_tiles && (widest ? blocks.width > blocks.narrow && g.b_col == 1 : blocks.packs_ahead(g, bytes));
+    together = plain && !along && !in_place && !in_tiles && !two_panels;
+  }
+  MB_INLINE bool keeps_none() const { return turns || in_place || in_tiles || two_panels; }
+};
+
+// Packs the rows of a block of A, `tile`, as its tiles read them. `low`: the last ones, of tiles that are not tall.
+template <class T, class... Rows>
+MB_INLINE void pack_row_block(const Gemm<T>& g, const Blocks<T>& blocks, int bytes, Gemm<T>& tile, TileSteps<T>& steps,
+                              T* to, const Rows&... rows) {
+  const intptr_t tall = blocks.tall, short_rows = tile_rows(bytes);
+  if constexpr (sizeof...(rows) == 0) {
+    const intptr_t high = tile.m - steps.low;
+    steps.step = steps.low_step = tall * tile.k;
+    run_at<PackBody<T>>(bytes, tile.a, g.a_row, g.a_col, to, tall, high, tile.k);
+    T* each = to + high * tile.k;
+    for (intptr_t i = high; i < tile.m; i += short_rows, each += steps.step)
+      run_at<PackBody<T>>(bytes, tile.a + i * g.a_row, g.a_row, g.a_col, each, tall,
+                          tile.m - i < short_rows ? tile.m - i : short_rows, tile.k);
+    tile.a_row = 1, tile.a_col = tall;
+  } else if constexpr (kRowVectors) {
+    (pack_by_pieces(g, tile.a, tile.m, tile.k, to, tall, rows), ...);
+    steps.step = tall * tile.k;
+  } else {
+    (rows(to, blocks.depth, tile.a, tile.m, tile.k), ...);
+    tile.a_row = blocks.depth, tile.a_col = 1;
+    steps.step = tall * blocks.depth, steps.low_step = short_rows * blocks.depth;
+  }
+  tile.a = to;
+}
+
 // The product by packed blocks, in scratch memory for as many elements as they have. Where A is no matrix in memory,
 // `rows` packs it: rows(to, step, a, count, depth) writes `count` rows of `depth` elements, `step` apart, from where the
 // element `a` would be. `start`: as in TileSteps.
@@ -194,18 +162,9 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, PackPa
   if constexpr (sizeof...(rows) != 0) blocks.pack_rows = true;
   const intptr_t depth = blocks.depth, tall = blocks.tall;
   T* const panels = blocks.panels_in(scratch, g);
-  const bool one_block = g.m <= blocks.rows, once = plain && one_block;
-  const bool along = once && g.b_row == 1,
-             turns = along && kTurnsInTiles<T> && bytes >= 32 && blocks.starts_tall(g, bytes);
-  const bool fetches = along && !kTurnsInTiles<T>;
-  const bool in_place = once && blocks.in_place(g, bytes);
-  const bool widest = MINBUILD_AVX512 && bytes == 64, tiles_pack = once && !in_place && kPacksInTiles && bytes >= 32;
-  const bool in_tiles = tiles_pack && !widest && blocks.packs_in_tiles(g, bytes);
-  const bool two_panels =
-      tiles_pack && (widest ? blocks.width > blocks.narrow && g.b_col == 1 : blocks.packs_ahead(g, bytes));
-  const bool together = plain && !along && !in_place && !in_tiles && !two_panels;
+  const PanelWays<T> ways(g, blocks, bytes, plain);
   // Where no panels are kept, C has their room in the second nearest cache.
-  if (turns || in_place || in_tiles || two_panels) blocks.columns *= 2;
+  if (ways.keeps_none()) blocks.columns *= 2;
   NextPanel<T> next;
   for (intptr_t j = 0; j < g.n; j += blocks.columns) {
     const intptr_t columns = g.n - j < blocks.columns ? g.n - j : blocks.columns;
@@ -220,51 +179,35 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, PackPa
         const intptr_t tiles = (tile.m - low + tall - 1) / tall;  // tall ones
         TileSteps<T> steps = {tall * g.a_row, short_rows * g.a_row, low};
         steps.apart = g.b_col, steps.raw_row = g.b_row;
-        if (fetches) {
+        if (ways.fetches) {
           constexpr intptr_t kLine = 64 / sizeof(T);
           const intptr_t all = (tile.m + tall - 1) / tall;
           steps.lines = (tile.k + kLine - 1) / kLine;
           steps.share = (steps.lines * blocks.width + all - 1) / all;
         }
-        if (blocks.pack_rows) {
-          if constexpr (sizeof...(rows) == 0) {
-            const intptr_t high = tile.m - low;
-            steps.step = steps.low_step = tall * tile.k;
-            run_at<PackBody<T>>(bytes, tile.a, g.a_row, g.a_col, scratch, tall, high, tile.k);
-            T* to = scratch + high * tile.k;
-            for (intptr_t i = high; i < tile.m; i += short_rows, to += steps.step)
-              run_at<PackBody<T>>(bytes, tile.a + i * g.a_row, g.a_row, g.a_col, to, tall,
-                                  tile.m - i < short_rows ? tile.m - i : short_rows, tile.k);
-            tile.a_row = 1, tile.a_col = tall;
-          } else if constexpr (kRowVectors) {
-            (pack_by_pieces(g, tile.a, tile.m, tile.k, scratch, tall, rows), ...);
-            steps.step = tall * tile.k;
-          } else {
-            (rows(scratch, depth, tile.a, tile.m, tile.k), ...);
-            tile.a_row = depth, tile.a_col = 1;
-            steps.step = tall * depth, steps.low_step = short_rows * depth;
-          }
-          tile.a = scratch;
-        }
+        if (blocks.pack_rows) pack_row_block(g, blocks, bytes, tile, steps, scratch, rows...);
         tile.c = g.c + i * g.c_row + j * g.c_col;
         intptr_t group = 0, grouped = 0;  // panels that are packed at once: the first of them, and the end of the last
         for (intptr_t at = 0, width; at < columns; at += width, tile.c += width * g.c_col) {
           width = blocks.width_of(columns - at);
           tile.n = columns - at < width ? columns - at : width;
-          if (MB_HALF_PANELS && bytes == 64 && !together && tile.n <= blocks.narrow / 2) width = blocks.narrow / 2;
+          if (MB_HALF_PANELS && bytes == 64 && !ways.together && tile.n <= blocks.narrow / 2) width = blocks.narrow / 2;
           const bool whole = tile.n == width, first = at >= grouped;
           if (first) {
             group = grouped = at;
-            for (int some = together ? 8 : 1; some > 0 && blocks.width_of(columns - grouped) >= width; --some)
+            for (int some = ways.together ? 8 : 1; some > 0 && blocks.width_of(columns - grouped) >= width; --some)
               grouped += width;
             if (grouped > columns) grouped = columns;
           }
-          T* const panel = panels + (two_panels ? next.other * depth : (one_block ? at - group : at) * tile.k);
+          T* const panel =
+              panels + (ways.two_panels ? next.other * depth : (ways.one_block ? at - group : at) * tile.k);
           steps.width = tile.b_row = width;
-          steps.raw = (in_tiles || turns) && whole ? g.b + k * g.b_row + (j + at) * g.b_col : nullptr;
-          steps.turned = turns && steps.raw;
+          steps.raw = (ways.in_tiles || ways.turns) && whole ? g.b + k * g.b_row + (j + at) * g.b_col : nullptr;
+          steps.turned = ways.turns && steps.raw;
           steps.copies = nullptr;
-          const intptr_t done = in_place && whole ? tile.k : !steps.raw ? 0 : turns ? tile.k & -kTurned : tile.k;
+          intptr_t done = 0;  // of the depth of the panel, by tiles
+          if (ways.in_place && whole) done = tile.k;
+          else if (steps.raw) done = ways.turns ? tile.k & -kTurned : tile.k;
           if (i == 0 && first && done < tile.k && !next.packed) {
             const intptr_t some = grouped - at;
             if (some % width != 0)
@@ -279,13 +222,13 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, PackPa
             if (left && left->left) steps.copies = left;
           }
           tile.b = panel;
-          if (two_panels) {
+          if (ways.two_panels) {
             next.pack(g, blocks, j, columns, at, k, whole && width == blocks.width, tiles, panels);
             steps.ahead = next.packed ? &next.ahead : nullptr;
-          } else if (MINBUILD_AVX512 && (in_place || turns)) {
-            steps.fetched = next.fetch(g, blocks, j, columns, at, k, turns, tiles) ? &next.fetched : nullptr;
+          } else if (MINBUILD_AVX512 && (ways.in_place || ways.turns)) {
+            steps.fetched = next.fetch(g, blocks, j, columns, at, k, ways.turns, tiles) ? &next.fetched : nullptr;
           }
-          if (in_place && whole) tile.b = g.b + k * g.b_row + j + at, tile.b_row = g.b_row;
+          if (ways.in_place && whole) tile.b = g.b + k * g.b_row + j + at, tile.b_row = g.b_row;
           steps.next = g.b + k * g.b_row + (j + at + width) * g.b_col;
           if (start && k == 0) steps.start = start + j + at;
           multiply_panel(tile, bytes, edge, steps);

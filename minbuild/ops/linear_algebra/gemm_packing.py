@@ -12,7 +12,7 @@ from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import Dim, evaluate, never_negative, symbols_in
 from minbuild.ops.core.definition import FLOATS, KernelFunction, OpContext, whole_share
 
-# As in packed_blocks.h.
+# As in block_sizes.h.
 _ROW_BYTES, _COLUMN_BYTES, _BEYOND_ROWS = 17 << 13, 1 << 19, 32
 PACKED_BYTES = _ROW_BYTES + _COLUMN_BYTES  # enough for any product
 _DEEPEST = 1024  # the depth of a block on any target, at most
