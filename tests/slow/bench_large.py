@@ -1,7 +1,7 @@
 """Step times and memory at real size, side by side with ONNX Runtime and PyTorch: reports/baseline/large.md.
 
     python tests/slow/bench_large.py [--torch PYTHON] [--ort PYTHON] [--work FOLDER] [--batches 1,8] [--threads 1,2]
-                                     [--seconds 10] [--no-memory] [--dry] [--resume] [NAME...]
+                                     [--seconds 10] [--no-memory] [--avx2] [--dry] [--resume] [NAME...]
 
 The networks are those of large_nets.py, with random weights; a NAME is one of them, in quotes, or the beginning of
 one. A NAME such as torchvision:densenet121 is a model of another library, which large_torchvision.py fetches. Rows of
@@ -12,6 +12,9 @@ PYTHON has torch, onnx and onnxscript (--torch), onnxruntime-training-cpu 1.19.2
 the purpose when none are given. PyTorch exports a network, ONNX Runtime's tools make its artifacts, and minbuild builds
 a trainer of them. Then each of the three trains in a process of its own, in turns of about a second, on the
 same batch: a training step, AdamW (PyTorch's fused one), and the reset of gradients. Their first losses have to agree.
+
+--avx2 measures what processors without AVX-512 would do: a library built with `--avx512 off`, beside PyTorch by the
+switches of its libraries. ONNX Runtime has no such switch and stays away. These rows have a table of their own.
 
 With one thread, a time is that of the processor in the best turn, which other work on the machine
 changes little; with more it is that of the wall clock. Memory is what training adds to a process at most, on one
@@ -49,6 +52,7 @@ NAMES += ("LSTM 2x1024", "MLP 10M", "MobileNetV2", "EfficientNet-B0", "DS-CNN")
 WHO = ("ort", "torch", "ours")
 TURN, FEWEST = 1.0, 3  # seconds of a turn, and turns of each
 AGREE = 2e-3  # relative difference of first losses
+AVX2 = {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 QUIET = 0.1  # cores that other processes may use
 
 
@@ -113,12 +117,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=numbers, default=[1, 2])
     parser.add_argument("--seconds", type=float, default=10, help="of measuring a row, for each of the three")
     parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--avx2", action="store_true", help="as without AVX-512, beside PyTorch")
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--resume", action="store_true", help="skip rows that were measured in --work")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     if options.resume and not options.work:
         parser.error("--resume needs --work, where the rows are kept")
+    if options.avx2:
+        os.environ.update(AVX2)
     return options
 
 
@@ -168,13 +175,13 @@ def _prepare(folder: Path, name: str, pythons: dict[str, Path], options: argpars
     """Artifacts, and a trainer of them as the kernels are now."""
     make_artifacts(folder, name, pythons, options.batches)
     from minbuild.codegen.library_builder import build_checked
-    from minbuild.options.build_options import AUTO, BuildOptions
+    from minbuild.options.build_options import AUTO, OFF, ON, BuildOptions
     from minbuild.options.plan_options import PlanOptions
     from minbuild.planning.compile import compile_model
     from minbuild.planning.kernel_selection import contents_of
     from minbuild.toolchain import find_toolchain, host_target
 
-    built_for = BuildOptions(threads=AUTO)
+    built_for = BuildOptions(threads=AUTO, avx512=OFF if options.avx2 else ON)
     model = compile_model(folder, {}, {}, options=PlanOptions(checks_loss=True, threads=AUTO))
     contents = contents_of([model], build_options=built_for)
     library = build_checked(contents, model.registry, host_target(), find_toolchain(None, None, built_for))
@@ -254,22 +261,23 @@ def _busy() -> float:
     return (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def _who(folder: Path) -> list[str]:
+def _who(folder: Path, options: argparse.Namespace) -> list[str]:
     """The participants that can train what is in `folder`."""
-    return [who for who in WHO if who != "ort" or not (folder / "no_ort.txt").exists()]
+    stays_away = options.avx2 or (folder / "no_ort.txt").exists()
+    return [who for who in WHO if who != "ort" or not stays_away]
 
 
 def _measured(folder: Path, name: str, batch: int, threads: int, pythons: dict[str, Path], options) -> dict:
     given = (name, batch, threads)
-    row = {"net": name, "batch": batch, "threads": threads}
+    row = {"net": name, "batch": batch, "threads": threads} | ({"avx2": True} if options.avx2 else {})
     if threads == 1 and not options.no_memory:  # one after the other: some are large
-        for who in _who(folder):
+        for who in _who(folder, options):
             participant = Participant(who, pythons[who], folder, *given)
             participant.steps(2)
             row[f"{who}_memory"] = participant.memory()
     participants: dict[str, Participant] = {}
     try:
-        for who in _who(folder):
+        for who in _who(folder, options):
             try:
                 participants[who] = Participant(who, pythons[who], folder, *given)
             except Failed as failure:
@@ -315,6 +323,11 @@ FOREIGN = """## Networks that the kernels were not tuned for
 Models as other libraries define them, with random weights and nothing random in their training. ORT's columns are empty
 where its tools cannot make artifacts of the model or it cannot train them.
 """
+NARROW = """## Without AVX-512
+
+Libraries built with `--avx512 off`, beside PyTorch held to AVX2 by the switches of its libraries (`--avx2`): what
+processors without AVX-512 would do. ONNX Runtime has no such switch.
+"""
 
 
 def _peer(row: dict) -> float:
@@ -338,21 +351,22 @@ def _beside(row: dict) -> str:
 
 
 def _mean(rows: list[dict], who: str) -> str:
-    """The geometric mean of minbuild's times beside those of `who`, of the rows that have them."""
+    """The geometric mean of minbuild's times beside those of `who`, of the rows that have them; "" if none has."""
     logs = [math.log(row["ours"] / row[who]) for row in rows if who in row]
-    return f"{math.exp(sum(logs) / len(logs)):.2f}" if logs else "-"
+    return f"{math.exp(sum(logs) / len(logs)):.2f}" if logs else ""
 
 
 def _table(rows: list[dict]) -> str:
     lines = ["| " + " | ".join(HEAD) + " |", "|---|" + "--:|" * (len(HEAD) - 1), *map(_line, rows), ""]
     for threads in sorted({row["threads"] for row in rows}):
         own = [row for row in rows if row["threads"] == threads]
-        means = [_mean(own, who) for who in ("ort", "torch")]
+        means = [(named, _mean(own, who)) for named, who in (("ONNX Runtime", "ort"), ("PyTorch", "torch"))]
         worst = max(own, key=lambda row: row["ours"] / _peer(row))
         lines.append(
-            f"{threads} thread{'s' if threads > 1 else ''}: geometric mean beside ONNX Runtime {means[0]}, beside "
-            f"PyTorch {means[1]}; largest beside the faster of both "
-            f"{worst['ours'] / _peer(worst):.2f} ({worst['net']}, batch {worst['batch']})."
+            f"{threads} thread{'s' if threads > 1 else ''}: geometric mean "
+            + ", ".join(f"beside {named} {mean}" for named, mean in means if mean)
+            + f"; largest beside the faster of both {worst['ours'] / _peer(worst):.2f} "
+            f"({worst['net']}, batch {worst['batch']})."
         )
     for row in rows:
         if beside := _beside(row):
@@ -366,16 +380,22 @@ def _write(rows: list[dict]) -> None:
     """These rows in place of older ones."""
     path = REPORT / "large.json"
     old = json.loads(path.read_text()) if path.exists() else []
-    found = {(r["net"], r["batch"], r["threads"]): r for r in old}
+    found = {_key(r): r for r in old}
     for row in rows:
-        key = (row["net"], row["batch"], row["threads"])
+        key = _key(row)
         memory = {k: v for k, v in found.get(key, {}).items() if k.endswith("_memory")}
         found[key] = memory | row
     every = sorted(found.values(), key=_place)
-    own, foreign = ([r for r in every if is_foreign(r["net"]) is other] for other in (False, True))
-    text = f"{PREFACE}\n{_table(own)}\n" + (f"\n{FOREIGN}\n{_table(foreign)}\n" if foreign else "")
+    tables: dict[str, list[dict]] = {PREFACE: [], NARROW: [], FOREIGN: []}
+    for row in every:
+        tables[NARROW if row.get("avx2") else FOREIGN if is_foreign(row["net"]) else PREFACE].append(row)
+    text = "\n".join(f"{head}\n{_table(own)}\n" for head, own in tables.items() if own)
     path.write_text(json.dumps(every, indent=1) + "\n", "utf-8")
     path.with_suffix(".md").write_text(text, "utf-8")
+
+
+def _key(row: dict) -> tuple[str, int, int, bool]:
+    return row["net"], row["batch"], row["threads"], row.get("avx2", False)
 
 
 def _place(row: dict) -> tuple:
