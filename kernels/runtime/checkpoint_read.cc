@@ -103,7 +103,8 @@ struct Reader {
     if (!take(module, trained ? checkpoint::kModule_trainable : checkpoint::kModule_frozen, name) &&
         (!MB_READS_TRAINABLE || trained || !take(module, checkpoint::kModule_trainable, name)))
       return false;
-    if (!trained || group == kNowhere) return true;
+    // Those that are not stored are passed over, whatever is there.
+    if (!trained || group == kNowhere || (MB_IDLE_MOMENTS && stored_moments(s) == 0)) return true;
     // Moments lie behind the gradients, in the same layout.
     uint32_t state = find(group, checkpoint::kGroup_states, name);
     if (kFirstMoment == 2) expected.data += s->trainable_bytes;

@@ -47,6 +47,9 @@ enum List { kTrainable, kFrozen, kGroups, kStates, kMoments };
 constexpr uint32_t kPropertyVtable = 54 + kGap, kPropertiesVtable = 62 + kGap;
 #endif
 
+// As the offset of a tensor that is in no memory.
+constexpr size_t kZeros = ~size_t{0};
+
 uint32_t round_up_8(uint32_t n) { return (n + 7) & ~7u; }
 
 struct Writer {
@@ -90,6 +93,16 @@ struct Writer {
   // Where the string after `place` bytes ends.
   static uint32_t after(uint32_t place, const char* text) { return round_up_8(place + 4 + length_of(text) + 4); }
 
+#if MB_IDLE_MOMENTS
+  // Zeros with their number before them, a block at a time: a call of the system costs as much for a byte.
+  MB_NOINLINE void zeros(uint32_t size) {
+    char block[MB_FILE_IO ? 1024 : 64];
+    clear_bytes(block, sizeof block);
+    word(size);
+    for (uint32_t next; size > 0; size -= next) put(block, next = size < sizeof block ? size : sizeof block);
+  }
+#endif
+
   // A tensor like that of a parameter, whose data lie `offset` bytes further on in memory.
   void tensor(const plan::Parameter& parameter, const char* name, size_t offset) {
     Tensor found;
@@ -100,7 +113,13 @@ struct Writer {
     for (uint32_t i = 0; i < rank; ++i) word(static_cast<uint32_t>(found.dims[i])), word(0);
     string(name);
     // Of a damaged plan, there may be no data.
-    vector(found.data + offset, found.data == nullptr ? 0 : minbuild::bytes_of(found, type));
+    const uint32_t size = found.data == nullptr ? 0 : minbuild::bytes_of(found, type);
+#if MB_IDLE_MOMENTS
+    if (offset == kZeros) {
+      zeros(size);
+    } else
+#endif
+      vector(found.data + offset, size);
     fill_up();
   }
 
@@ -117,7 +136,10 @@ struct Writer {
     }
     const plan::Parameter& found = s->parameter(list == kMoments ? parameter : i);
     const char* name = s->name(found.name);
-    if (list == kMoments) return tensor(found, s->moment(i), (kFirstMoment + i) * size_t{s->trainable_bytes});
+    if (list == kMoments) {
+      const bool idle = MB_IDLE_MOMENTS && stored_moments(s) == 0;
+      return tensor(found, s->moment(i), idle ? kZeros : (kFirstMoment + i) * size_t{s->trainable_bytes});
+    }
     if (list != kStates) return tensor(found, name, 0);
     const uint32_t table[] = {at - kPairVtable, 12 - 4, after(12, name) - 8};
     put(table, sizeof table);
@@ -237,6 +259,7 @@ extern "C" MB_ONE_EXIT mb_status mb_write_checkpoint(mb_session* session, int in
 #if MB_WIDE
   // The format counts in 31 bits. Gradients are not saved; names and dimensions take less than the rest to 2 GB.
   Bytes most = s->persistent_bytes - (kFirstMoment - 1) * s->trainable_bytes;
+  if (MB_IDLE_MOMENTS) most += s->trainable_bytes * (s->count[plan::kMoments] - stored_moments(s));
   if (!include_optimizer) most -= s->trainable_bytes * s->count[plan::kMoments];
   for (uint32_t i = s->trained; i < s->count[plan::kParameters]; ++i) most += s->regions[s->bound(i)].size;
   if (most > 0x7f000000) return fail(s, Failure::kLarge);

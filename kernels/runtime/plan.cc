@@ -69,6 +69,7 @@ bool Session::read_plan(const void* bytes, size_t size) {
   constexpr uint32_t kLoops = (MB_LOOPS ? plan::kLoopVersion : 0) | (MB_LOOPS > 1 ? plan::kBackwardLoopVersion : 0) |
                               (MB_LOOPS > 2 ? plan::kControlledLoopVersion : 0) |
                               (MB_LOOPS > 3 ? plan::kLongLoopVersion : 0);
+  constexpr uint32_t kTaken = kLoops | (MB_IDLE_MOMENTS ? plan::kIdleMomentsVersion : 0);
 #if MB_DENSE
   // A multiple of 8 bytes, and not none: the head is there, and vectors that are aligned at the end are aligned.
   if (((reinterpret_cast<uintptr_t>(bytes) | size) & 7) != 0 || size - 1 >= 0x7fffffff) return false;
@@ -88,12 +89,14 @@ bool Session::read_plan(const void* bytes, size_t size) {
     rest -= static_cast<uint32_t>(length);
     data[i] = reinterpret_cast<const char*>(stream) + rest;
   }
-  bool good = !damaged && (head[0] & ~kLoops) == plan::kVersion && head[1] == identifier;
+  const uint32_t version = head[0];
+  bool good = !damaged && (version & ~kTaken) == plan::kVersion && head[1] == identifier;
 #else
   Flatbuffer file = {static_cast<const uint8_t*>(bytes), static_cast<uint32_t>(size)};
   bool good = reinterpret_cast<uintptr_t>(bytes) % 8 == 0 && size < 0x80000000;
   uint32_t root = file.root(plan::kIdentifier);
-  good &= (file.scalar(root, plan::kTrainer_version, 4) & ~uint64_t{kLoops}) == plan::kVersion;
+  const uint64_t version = file.scalar(root, plan::kTrainer_version, 4);
+  good &= (version & ~uint64_t{kTaken}) == plan::kVersion;
   // Scalars and vectors follow one another in the schema as they do here.
   Bytes* number = &trainable_bytes;
   constexpr uint32_t kLast = MB_CHECKSUMS  ? plan::kTrainer_fingerprint + 2 * MB_DRAWS
@@ -108,6 +111,9 @@ bool Session::read_plan(const void* bytes, size_t size) {
     good &= vector.data != nullptr;
   }
 #endif
+#if MB_IDLE_MOMENTS > 1
+  stored_moments = (version & plan::kIdleMomentsVersion) != 0 ? 0 : count[plan::kMoments];
+#endif
 #if MB_ROLLBACK || MB_CHECKSUMS
   const Bytes least = rollback_bytes;
 #else
@@ -121,7 +127,7 @@ bool Session::read_plan(const void* bytes, size_t size) {
          count[plan::kDefaults] <= kMostSymbols && value_count() <= kMostExprs && arena < value_count() &&
          trained <= count[plan::kParameters] && count[plan::kMoments] < 8 &&
          (MB_WIDE == 0 || trainable_bytes < kMostPersistent) &&
-         trainable_bytes * (kFirstMoment + uint64_t{count[plan::kMoments]}) + least <= persistent_bytes &&
+         trainable_bytes * (kFirstMoment + uint64_t{minbuild::stored_moments(this)}) + least <= persistent_bytes &&
          least >= sizeof(mb_progress) + draw_bytes && persistent_bytes < kMostPersistent;
 #if MB_SHARED_NAMES
   if (good) expand_names(nullptr);

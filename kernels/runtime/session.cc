@@ -43,7 +43,7 @@ mb_status fail_step(Session* s, mb_status status, const Tensor* parameter, uint3
   // Parameters before this one, in whatever order, have been updated. Nothing of the state is of any use.
   s->broken = true;
   clear_bytes(s->regions[kTrained].data + kFirstMoment * s->trainable_bytes,
-              s->count[plan::kMoments] * size_t{s->trainable_bytes});
+              stored_moments(s) * size_t{s->trainable_bytes});
   if (status != kNotFiniteStatus) return fail(s, Failure::kStepShapes, step, word_of(kernel));
   mb_parameter found;
   for (uint32_t i = 0; mb_get(s, MB_PARAMETERS, i, &found) == MB_OK; ++i)

@@ -47,7 +47,7 @@ constexpr Bytes kMostPersistent = sizeof(Size) > 4 && sizeof(void*) > 4 ? static
 // parameters. Kernels write to regions before kNothing only, where extents and absent arguments are.
 enum Region : uint16_t { kArena, kTrained, kPersistent, kNothing, kConstants, kBound };
 enum GraphIndex { kTrain, kEvaluate, kOptimize, kGraphs };
-// Where training steps update parameters, no gradients are stored: the moments follow the parameters.
+// Where training steps update parameters, no gradients are stored: stored moments follow the parameters.
 constexpr uint32_t kFirstMoment = MB_FUSED_UPDATES ? 1 : 2;
 
 // A function that ends in one place: a jump to another from its middle would repeat what restores its registers. Only
@@ -155,6 +155,9 @@ struct Session : mb_session {
 #if MB_THREADS > 1
   ThreadTeam team;
 #endif
+#if MB_IDLE_MOMENTS > 1
+  uint32_t stored_moments;
+#endif
 #if MB_SHARED_NAMES
   const char* other_names;  // of the plan, behind those of parameters
   uint32_t name_bytes;      // of the names of parameters, which are behind the values
@@ -254,6 +257,16 @@ struct Session : mb_session {
 #endif
 };
 #endif
+
+// Moments of each trained parameter that are in memory. Those of SGD have names alone: checkpoints hold zeros for them,
+// because ONNX Runtime refuses a checkpoint without.
+MB_INLINE uint32_t stored_moments(const Session* s) {
+#if MB_IDLE_MOMENTS > 1
+  return s->stored_moments;
+#else
+  return MB_IDLE_MOMENTS ? 0 : s->count[plan::kMoments];
+#endif
+}
 
 // As the number of steps of a loop: all from the first one of the graph on.
 inline constexpr uint32_t kFromStart = 255;

@@ -168,7 +168,7 @@ def persistent_of(plan: model.Plan) -> Persistent:
     for parameter in plan.parameters:
         tensor = plan.tensors[parameter.tensor]
         sizes[parameter.role] += evaluate(product(list(tensor.shape)), {}) * tensor.element.size
-    trained, moments = plan.trainable_bytes, plan.trainable_bytes * plan.moments
+    trained, moments = plan.trainable_bytes, plan.moment_bytes
     state = sizes[model.Role.BUFFER]
     return Persistent(
         parameters=trained,

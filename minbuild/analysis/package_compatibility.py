@@ -19,7 +19,7 @@ from minbuild.planning.capabilities import Capabilities, capabilities_of, from_d
 from minbuild.planning.compiled_model import CompiledModel, with_dense_plans
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.library_contents import LibraryContents
-from minbuild.planning.plan_encoding import DENSE_VERSIONS, FUSED_VERSION, WIDE_VERSION
+from minbuild.planning.plan_encoding import DENSE_VERSIONS, FUSED_VERSION, IDLE_VERSION, WIDE_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +103,14 @@ def missing_capabilities(model: CompiledModel, package: InstalledPackage) -> tup
     contents = contents_of((model,))
     needed = capabilities_of(contents)
     available, where = package.capabilities, str(package.folder)
-    if needed.plan ^ available.plan == WIDE_VERSION:
+    differs = (needed.plan ^ available.plan) & ~IDLE_VERSION
+    if differs == WIDE_VERSION:
         there, here = (64, 32) if available.plan & WIDE_VERSION else (32, 64)
         return (
             f"{where}: reads plans with {there}-bit sizes, and that of this model has {here}-bit ones. Reduce for both "
             "models together.",
         )
-    if needed.plan != available.plan:
+    if differs:
         return (
             f"{where}: reads plans of version {available.plan}, and this minbuild writes version {needed.plan}. Reduce "
             f"again, or use minbuild {package.minbuild}.",
@@ -156,6 +157,8 @@ def _parts(needed: Capabilities, available: Capabilities, where: str) -> Iterato
     elif needed.expressions - available.expressions:
         names = ", ".join(sorted(needed.expressions - available.expressions))
         yield f"{where}: lacks {names} in sizes. Fix dimensions with --dim, or reduce for both models together."
+    if needed.plan & ~available.plan & IDLE_VERSION:
+        yield f"{where}: looks for moments in memory that this optimizer never reads. Reduce again, for both models."
     if needed.loops > available.loops:
         yield f"{where}: runs no steps per sample. Reduce for both models together."
     if needed.draws and not available.draws:

@@ -27,6 +27,7 @@ from minbuild.planning.library_contents import (
 )
 from minbuild.planning.plan_encoding import (
     EXPRESSIONS,
+    IDLE_VERSION,
     LOOP_VERSIONS,
     decode_plan,
     plan_schema,
@@ -42,7 +43,9 @@ _SCALARS = {"ubyte": "uint8_t", "byte": "int8_t", "ushort": "uint16_t", "short":
 }  # fmt: skip
 _RUNTIME = ("session.cc", "error_text.cc", "checkpoint_read.cc", "files.cc")
 _FLAVORS = {False: "plan.cc", True: "compiled.cc"}  # what runs the plan, by whether it is compiled in
-_LOOP_VERSIONS = dict(zip(("Loop", "BackwardLoop", "ControlledLoop", "LongLoop"), LOOP_VERSIONS, strict=True))
+_VERSIONS = dict(zip(("Loop", "BackwardLoop", "ControlledLoop", "LongLoop"), LOOP_VERSIONS, strict=True)) | {
+    "IdleMoments": IDLE_VERSION
+}
 _COMPILED_ONLY = "runtime/compiled_session.inc"
 _WRITER = "checkpoint_write.cc"
 _THREADS = "threads.cc"
@@ -144,7 +147,7 @@ def _dense_plan_header(contents: LibraryContents, version: int, stamp: str) -> s
         "package/dense_plan.h.j2",
         stamp=stamp,
         version=version,
-        versions=_LOOP_VERSIONS,
+        versions=_VERSIONS,
         identifier=IDENTIFIERS[contents.dense - 1].decode(),
         index="uint8_t" if small else "uint16_t",
         vectors=[{"name": n.capitalize(), "stride": stride(n, small)} for n in (*VECTORS, *COUNTED)],
@@ -182,7 +185,7 @@ def _schema_header(namespace: str, schema: Schema, version: int, source: str, st
         namespace=namespace,
         identifier=schema.identifier,
         version=version,
-        versions=_LOOP_VERSIONS if namespace == "plan" else {},
+        versions=_VERSIONS if namespace == "plan" else {},
         tables=list(schema.tables.values()),
         structs=structs,
         expressions=EXPRESSIONS if namespace == "plan" else (),
@@ -218,6 +221,7 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
         shared_names=int(contents.dense > 2),
         draws=int(contents.draws),
         fused_updates=int(contents.fused_updates),
+        idle_moments=_idle_moments(contents),
         loss_scaling=_loss_scaling_keys(contents),
         error_messages=int(contents.error_messages),
         checkpoint_writing=int(contents.checkpoint_writing),
@@ -236,6 +240,13 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
         product_types=product_types(contents),
         instantiations=sorted(by_stem.items()),
     )
+
+
+def _idle_moments(contents: LibraryContents) -> int:
+    """`contents.idle_moments`; of a plan that is compiled in, 1 if its moments are in no memory, else 0."""
+    if not contents.compiled:
+        return contents.idle_moments
+    return int(int(decode_plan(contents.compiled_plan)["version"]) & IDLE_VERSION != 0)
 
 
 def _loss_scaling_keys(contents: LibraryContents) -> list[int]:

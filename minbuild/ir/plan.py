@@ -112,11 +112,22 @@ class Plan:
     draw_bytes: int = 0  # of counters of random draws, before seed, step count and learning rate
     fingerprint: int = 0  # of the model; 32 bits
     fused_updates: bool = False  # training steps update parameters, and no gradients are stored
+    idle_moments: bool = False  # no kernel reads them: checkpoints name them, and memory has none
 
     @property
     def gradient_bytes(self) -> int:
         """Size of the stored gradients."""
         return 0 if self.fused_updates else self.trainable_bytes
+
+    @property
+    def moment_bytes(self) -> int:
+        """Size of the stored moments."""
+        return 0 if self.idle_moments else self.trainable_bytes * self.moments
+
+    @property
+    def idle_bytes(self) -> int:
+        """Size of the moments that checkpoints have and memory has not."""
+        return self.trainable_bytes * self.moments - self.moment_bytes
 
     @property
     def loops(self) -> int:

@@ -98,3 +98,9 @@ class Program:
     fingerprint: int = 0  # of the model that it is of; 32 bits
     fused_updates: bool = False  # training steps update parameters, and no gradients are stored
     has_bodies: bool = True  # calls may be loops with bodies; False spares passes a look at each call
+    idle_moments: bool = False  # no call has them: checkpoints name them, and memory has none
+
+    @property
+    def stored_moments(self) -> int:
+        """Optimizer tensors per trainable parameter that memory has."""
+        return 0 if self.idle_moments else self.moments

@@ -29,7 +29,9 @@ class Capabilities:
 def capabilities_of(contents: LibraryContents) -> Capabilities:
     """The capabilities of a library of these contents, or the requirements of a plan."""
     return Capabilities(
-        plan_version(contents.fused_updates) + WIDE_VERSION * contents.wide + DENSE_VERSIONS[contents.dense],
+        plan_version(contents.fused_updates, idle_moments=contents.idle_moments > 0)
+        + WIDE_VERSION * contents.wide
+        + DENSE_VERSIONS[contents.dense],
         kernels={kernel.symbol: _signature(kernel) for kernel in contents.kernels},
         features=frozenset(contents.features),
         expressions=frozenset(contents.expressions),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from minbuild.compat.ort_config.requirements import Requirements
 from minbuild.compat.ort_config.type_reduction import type_name
 from minbuild.errors import BadInput
-from minbuild.ir import ElementType, Kernel
+from minbuild.ir import ElementType, Kernel, Plan
 from minbuild.ir.mapped import FileBytes
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import STORAGE_TYPES, KernelFunction, Op
@@ -88,6 +88,7 @@ def contents_of(
         draws=every or any(m.plan.draw_bytes for m in models),
         wide=any(is_wide(m.plan_bytes) for m in models),
         fused_updates=models[0].plan.fused_updates,
+        idle_moments=_idle_moments([m.plan for m in models], bool(extra_kernels)),
         dense=0 if build_options.flavor == COMPILED else max(dense_form(m.plan_bytes) for m in models),
         components=frozenset(part for m in models for part in m.components),
         digest=models[0].digest if len(models) == 1 else f"{len(models)} models",
@@ -100,6 +101,13 @@ def contents_of(
         avx512=build_options.avx512 == ON and widens(held, features | extra_features),
         reads_trainable=not all(updates(m.options.graphs) for m in models),
     )
+
+
+def _idle_moments(plans: Sequence[Plan], more: bool) -> int:
+    """`LibraryContents.idle_moments` for the plans, and for others if there are `more` kernels than theirs."""
+    if not any(plan.idle_moments for plan in plans):
+        return 0
+    return 2 if more or any(plan.moment_bytes for plan in plans) else 1
 
 
 def _compiled_plan(models: Sequence[CompiledModel]) -> FileBytes:

@@ -54,6 +54,9 @@ class LibraryContents:
     checkpoint_writing: bool = True  # checkpoints can be written
     safety: frozenset[str] = frozenset(SAFETY)  # of SAFETY
     fused_updates: bool = False  # training steps update parameters, and no gradients are stored
+    idle_moments: int = (
+        2  # 1: plans whose moments are only in checkpoints; 2: those, and plans that store them
+    )
     compiled_plan: FileBytes = b""  # the plan that is compiled in; without, the library reads plans
     straight: frozenset[str] = frozenset()  # kernels of that whose steps are straight calls
     threads: int = 1  # most that work on a call

@@ -68,7 +68,7 @@ class _Builder:
     by_lines: bool = False  # tensors begin at lines of the cache: packed products read vectors as wide as one
 
     def lay_out_persistent(self) -> None:
-        """Trained parameters, as many bytes again of stored gradients and of each moment, state, and counters."""
+        """Trained parameters, as many bytes again of gradients and each moment where stored, state, and counters."""
         offset = 0
         for value in self.program.parameters:
             if value.role is Role.PARAMETER:
@@ -76,7 +76,7 @@ class _Builder:
                 offset += _bytes(value.type)
         whole = _CACHE_LINE if self.by_lines else 32  # vectors, for the optimizer
         self.trainable_bytes = -(-offset // whole) * whole
-        offset = self.trainable_bytes * (self.first_moment + self.program.moments)
+        offset = self.trainable_bytes * (self.first_moment + self.program.stored_moments)
         restored = changed_before_refusal(self.program, self.registry)
         parameters = enumerate(self.program.parameters)
         rollback_at = None
@@ -193,6 +193,7 @@ def build_plan(
         draw_bytes=8 * len(builder.draws_at) - 8,
         fingerprint=program.fingerprint,
         fused_updates=program.fused_updates,
+        idle_moments=program.idle_moments,
     )
 
 

@@ -46,6 +46,8 @@ FUSED_VERSION = 1 << 17  # added to the version of plans whose training steps up
 # Added to the version of plans with loops, with loops that begin with the last sample, with loops whose rounds kernels
 # control, and with loops of any length: a library without them would run the wrong steps.
 LOOP_VERSIONS = (1 << 19, 1 << 20, 1 << 21, 1 << 22)
+# Added to the version of plans whose moments have names and no memory: a library without would look for them there.
+IDLE_VERSION = 1 << 25
 
 
 @cache
@@ -78,10 +80,10 @@ def is_wide(plan: FileBytes) -> bool:
     return plan[4:8] == _IDENTIFIERS[True].encode()
 
 
-def plan_version(fused_updates: bool, loops: int = 0) -> int:
-    """The version that a plan has, and a library that reads it, whatever loops it can: `fused_updates` and `loops` as
-    of the plan."""
-    return VERSION + FUSED_VERSION * fused_updates + (0, *LOOP_VERSIONS)[loops]
+def plan_version(fused_updates: bool, loops: int = 0, idle_moments: bool = False) -> int:
+    """The version that a plan has, and a library that reads it, whatever loops it can: `fused_updates`, `loops`
+    and `idle_moments` as of the plan."""
+    return VERSION + FUSED_VERSION * fused_updates + IDLE_VERSION * idle_moments + (0, *LOOP_VERSIONS)[loops]
 
 
 def decode_plan(plan: FileBytes) -> dict[str, Any]:
@@ -281,7 +283,7 @@ def encode_plan(
     plan is wide where it must be or where `wide` asks for it. `plan` is what `build_plan` made; only errors in words
     need `kernel_names`. It is dense if `dense`, a form as of `dense_form`, is not 0 and nothing is too much for that
     encoding: with indices of 8 bits where these are asked for and have enough, otherwise of 16."""
-    if not wide and plan.persistent_bytes <= MOST_PERSISTENT:
+    if not wide and plan.persistent_bytes + plan.idle_bytes <= MOST_PERSISTENT:
         value, too_large = _tables_of(plan, largest, False, kernel_names)
         counts = [(len(k.args), k.params) for k in plan.kernels]
         for small in (True, False)[dense % 2 :] if dense else ():
@@ -343,7 +345,7 @@ def _tables_of(
     step_args = [tuple([number[a] for a in s.args]) for s in steps]
     args, arg_at = overlapping(step_args)
     value: dict[str, Any] = {
-        "version": plan_version(plan.fused_updates, plan.loops),
+        "version": plan_version(plan.fused_updates, plan.loops, plan.idle_moments),
         "trainable_bytes": plan.trainable_bytes,
         "persistent_bytes": plan.persistent_bytes,
         "trained": sum(p.role is Role.PARAMETER for p in plan.parameters),

@@ -188,6 +188,7 @@ def trainer(
         threads=threads,
         dense=dense,
         wide=wide,
+        idle_moments=int(plan.idle_moments),
     )
     library = shared_library(emit_sources(contents, operators))
     data = encode_plan(plan, dict.fromkeys(plan.symbols, 32), wide, dense=dense)

@@ -24,6 +24,7 @@ from minbuild.ir import (
 )
 from minbuild.ir.dims import Dim, product, substitute, symbol, symbols_in
 from minbuild.ops import Registry
+from minbuild.passes.analysis.aliases import root
 from minbuild.passes.lowering.loop_call import bodies
 from minbuild.passes.lowering.program_builder import Lowering
 from minbuild.passes.lowering.symbol_unification import SymbolUnification, labelled_pairs
@@ -54,10 +55,11 @@ def lower(artifacts: TrainingArtifacts, registry: Registry, fixed: Mapping[str, 
         if not sizes.solve():
             break
         findings.clear()
-    moments = 0
+    moments, idle = 0, False
     if artifacts.optimizer is not None:
         moments = sum(name in artifacts.optimizer.sequences for name in _SEQUENCES[2:])
         procedures.append(_lower_optimizer(artifacts.optimizer, parameters, registry, findings))
+        idle = moments > 0 and not _uses_moments(procedures[-1])
     if artifacts.initialization is not None:
         graph = artifacts.initialization
         procedures.append(
@@ -74,7 +76,14 @@ def lower(artifacts: TrainingArtifacts, registry: Registry, fixed: Mapping[str, 
         _symbols(procedures),
         fingerprint_of(artifacts),
         has_bodies=any(True for p in procedures for _ in bodies(p)),
+        idle_moments=idle,
     )
+
+
+def _uses_moments(procedure: Procedure) -> bool:
+    """False for SGD, whose checkpoints carry a moment only because ONNX Runtime refuses those without."""
+    used = (name for call in procedure.calls for name in (*call.inputs, *call.outputs) if name)
+    return any(procedure.values[root(procedure.alias, name)].role is Role.MOMENT for name in used)
 
 
 def _parameters(checkpoint: Checkpoint, training: Graph) -> dict[str, Value]:

@@ -82,10 +82,10 @@ def peaks_of(
 
 
 def lasting_bytes(program: Program) -> int:
-    """Bytes of parameters, gradients and moments."""
+    """Bytes of parameters, gradients and stored moments."""
     sizes = planned_bytes(program.parameters)
     trained = [v.name for v in program.parameters if v.role is Role.PARAMETER]
-    return sum(sizes.values()) + sum(sizes[name] for name in trained) * (1 + program.moments)
+    return sum(sizes.values()) + sum(sizes[name] for name in trained) * (1 + program.stored_moments)
 
 
 def live_peak(
