@@ -107,6 +107,7 @@ class _Reader:
             if not 1 <= version <= MOST_VERSIONS
         ]
         self.missing: list[str] = []
+        self.plain: dict[str, dict[str, Any]] = {}  # attributes by their text: equal ones are there once
         self.tensors = TensorReader(path, self.damage, self.missing)
 
     def graph(self) -> Graph:
@@ -200,7 +201,7 @@ class _Reader:
         return tuple(dims)
 
     def node(self, proto: NodeProto, index: int) -> Node:
-        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        domain = "" if proto.domain == "ai.onnx" else _interned(proto.domain)
         name = printable(proto.name) or f"{proto.op_type}_{index}"  # a label in messages and reports, no key
         label = f"node '{name}' ({proto.op_type})"
         if not proto.op_type:
@@ -210,10 +211,12 @@ class _Reader:
                 f"{label} is of domain '{domain or 'ai.onnx'}', which the file imports no opset of"
             )
         stated = proto.attribute if proto.op_type != "Optional" else ()  # whose type is that of its input
-        attributes = {a.name: self.attribute(a, label) for a in stated}
+        attributes = {_interned(a.name): self.attribute(a, label) for a in stated}
+        if all(a.type in _PLAIN for a in stated):
+            attributes = self.plain.setdefault(repr(attributes), attributes)
         version = self.opsets.get(domain, 0)
         node = Node(
-            proto.op_type,
+            _interned(proto.op_type),
             domain,
             version,
             name=name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -214,7 +215,7 @@ class Op:
     kernels: tuple[KernelFunction, ...] = ()
     decomposes_to: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def key(self) -> str:
         return f"{self.domain}:{self.name}"
 
