@@ -11,7 +11,7 @@ from procedures import call, procedure_of
 from minbuild.ir import Call, Procedure, Role, TensorType
 from minbuild.ir.dims import symbol
 from minbuild.ops import registry
-from minbuild.passes.analysis.effects import Accesses, Effects, any_in
+from minbuild.passes.analysis.effects import Effects, Writes, any_in
 from minbuild.passes.analysis.liveness import live_ranges
 from minbuild.passes.invariants import ACCUMULATOR
 from minbuild.passes.rewrite.code_sinking import sink_code
@@ -162,13 +162,13 @@ def test_positions_are_found_in_half_open_ranges(positions: range, found: bool) 
     assert any_in((), positions) is False
 
 
-def test_accesses_are_positions_of_calls() -> None:
+def test_writes_are_positions_of_calls() -> None:
     procedure = squares(
         call(":MatMul", "x,v", "a"), call("minbuild:Assign", "v,a", ""), call(":Relu", "v", "b")
     )
-    found = Accesses(procedure, Effects(procedure, registry()))
-    assert found.read["v"] == [0, 1, 2] and found.written["v"] == [1]
-    assert found.written_in("v", range(1, 3)) and not found.written_in("v", range(2, 9))
+    found = Writes(procedure, Effects(procedure, registry()))
+    assert found.positions == {"a": [0], "v": [1], "b": [2]}
+    assert found.any_in("v", range(1, 3)) and not found.any_in("v", range(2, 9))
 
 
 @pytest.mark.parametrize(

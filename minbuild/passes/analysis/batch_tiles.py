@@ -7,7 +7,6 @@ sums over samples are added up in the order in which their kernels add, so no nu
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -58,7 +57,8 @@ class Tiles:
     calls: list[Call] = field(default_factory=list)
     loops: list[range] = field(default_factory=list)
     tile: _OpenTile = field(default_factory=_OpenTile)
-    uses: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))  # storage -> calls
+    first_use: dict[str, int] = field(default_factory=dict)  # of storage: a call
+    last_use: dict[str, int] = field(default_factory=dict)
     for_updates: frozenset[str] = frozenset()  # temporaries that only updates of variables read
     effects: Effects = field(init=False)
 
@@ -70,9 +70,10 @@ class Tiles:
         self.close()
         for index, call in enumerate(self.calls):
             for owner in self.effects.touches(call):
-                self.uses[owner].append(index)
+                self.first_use.setdefault(owner, index)
+                self.last_use[owner] = index
         for owner in self.effects.owners(self.procedure.outputs):
-            self.uses[owner].append(len(self.calls))
+            self.last_use[owner] = len(self.calls)
         self.loops = [loop for tile in self.loops if (loop := self.loop_in(tile))]
 
     def looped(self, loops: Sequence[range]) -> Procedure:
@@ -88,7 +89,7 @@ class Tiles:
 
     def place(self, call: Call) -> None:
         """Puts the call into the open tile, before it, or behind it."""
-        read, written = set(self.effects.reads(call)), set(self.effects.writes(call))
+        read, written = self.effects.reads(call), self.effects.writes(call)
         sliced = self.sliced_inputs(call)
         if sliced is not None and self.joins(call, sliced, written) and len(self.tile.calls) < LONGEST_LOOP:
             self.tile.calls.append(call)
@@ -99,7 +100,7 @@ class Tiles:
         else:
             self.close()
             if sliced is not None:
-                self.tile = _OpenTile([call], read, written)
+                self.tile = _OpenTile([call], set(read), set(written))
             else:
                 self.calls.append(call)
 
@@ -109,13 +110,13 @@ class Tiles:
             self.calls += self.tile.calls
         self.tile = _OpenTile()
 
-    def joins(self, call: Call, sliced: frozenset[str], written: set[str]) -> bool:
+    def joins(self, call: Call, sliced: frozenset[str], written: frozenset[str]) -> bool:
         """True if one sample of `call`, which reads its inputs `sliced` by sample and changes the storage `written`,
         needs nothing of the open tile but the same sample."""
         whole = self.effects.owners(n for n in call.inputs if n not in sliced)
         return not whole & self.tile.written and not written & (self.tile.read | self.tile.written)
 
-    def can_precede(self, read: set[str], written: set[str]) -> bool:
+    def can_precede(self, read: frozenset[str], written: frozenset[str]) -> bool:
         """True if a call that only makes gradients, or adds to them, may as well come before the open tile."""
         tile, values = self.tile, self.procedure.values
         lasting = all(values[n].role is Role.GRADIENT or n in self.for_updates for n in written)
@@ -163,8 +164,8 @@ class Tiles:
     def inner(self, tile: range) -> set[str]:
         """Temporaries that only the calls of a tile make and use."""
         made = {owner for i in tile for owner in self.effects.produces(self.calls[i])}
-        used = {name: self.uses[name] for name in made if self.procedure.values[name].role is Role.TEMPORARY}
-        return {name for name, at in used.items() if at[0] in tile and at[-1] in tile}
+        only = (name for name in made if self.first_use[name] in tile and self.last_use[name] in tile)
+        return {name for name in only if self.procedure.values[name].role is Role.TEMPORARY}
 
     def loop_in(self, tile: range) -> range | None:
         """The part of a tile that makes what only it uses, if that is much."""
@@ -172,7 +173,7 @@ class Tiles:
         saved = planned_bytes(self.procedure.values[name] for name in inner)
         if sum(saved.values()) < MINIMUM_SAVING * PLANNED_SIZES[-1]:
             return None
-        return range(min(self.uses[n][0] for n in inner), max(self.uses[n][-1] for n in inner) + 1)
+        return range(min(self.first_use[n] for n in inner), max(self.last_use[n] for n in inner) + 1)
 
     def rename(self, calls: list[Call], loop: range, names: _Renaming) -> None:
         """Has the `calls` in `loop` see one sample of everything, as `names` calls it."""

@@ -108,21 +108,18 @@ class Effects:
         )
 
 
-class Accesses:
-    """Positions at which each storage is read and changed, for the calls of one procedure in order."""
+class Writes:
+    """Positions at which each storage is changed, for the calls of one procedure in order."""
 
     def __init__(self, procedure: Procedure, effects: Effects) -> None:
-        self.read: dict[str, list[int]] = {}
-        self.written: dict[str, list[int]] = {}
+        self.positions: dict[str, list[int]] = {}
         for index, call in enumerate(procedure.calls):
-            for owner in effects.reads(call):
-                self.read.setdefault(owner, []).append(index)
             for owner in effects.writes(call):
-                self.written.setdefault(owner, []).append(index)
+                self.positions.setdefault(owner, []).append(index)
 
-    def written_in(self, owner: str, positions: range) -> bool:
+    def any_in(self, owner: str, positions: range) -> bool:
         """True if a call at one of `positions` changes `owner`."""
-        return any_in(self.written.get(owner, ()), positions)
+        return any_in(self.positions.get(owner, ()), positions)
 
 
 def any_in(ordered: Sequence[int], positions: range) -> bool:

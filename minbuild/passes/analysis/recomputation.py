@@ -13,7 +13,7 @@ from minbuild.ir import Call, Procedure, Role
 from minbuild.ops import Registry
 from minbuild.passes.analysis.call_costs import aligned_bytes, costs_of
 from minbuild.passes.analysis.channel_slices import inner_values, loop_over_slices, tiles_of
-from minbuild.passes.analysis.effects import Accesses, Effects, updates_in_place
+from minbuild.passes.analysis.effects import Effects, Writes, updates_in_place
 from minbuild.passes.analysis.instruction_selection import context_of
 from minbuild.passes.analysis.repetition import Checkpoints, Outcome, Outcomes, Simulation, Step
 from minbuild.passes.analysis.repetition_memory import Access, Costs, Tiles
@@ -139,7 +139,7 @@ class Recomputation:
         random numbers, and reads nothing that changes in between. Its results are owners of their storage that no
         other call writes to."""
         procedure, effects = self.procedure, self.effects
-        accesses = Accesses(procedure, effects)
+        writes = Writes(procedure, effects)
         assigned = [call.inputs[1] for call in procedure.calls if call.op == ASSIGN]
         fixed = effects.owners((*procedure.outputs, *assigned))
         found = {}
@@ -152,11 +152,11 @@ class Recomputation:
                 effects.owner(n) == n
                 and n not in fixed
                 and effects.role(n) is Role.TEMPORARY
-                and accesses.written.get(n) == [index]
+                and writes.positions.get(n) == [index]
                 for n in made
             )
             after = range(index + 1, len(procedure.calls))
-            changed = any(accesses.written_in(owner, after) for owner in effects.reads(again))
+            changed = any(writes.any_in(owner, after) for owner in effects.reads(again))
             if made and alone and not changed:
                 found[index] = again
         return found

@@ -17,6 +17,8 @@ from minbuild.passes.analysis.symbolic_data import is_symbolic_data
 
 def materialize_symbolic_dims(procedure: Procedure, registry: Registry) -> Procedure:
     """Puts a call that writes the numbers before the first one that reads them."""
+    if not any(is_symbolic_data(value.constant) for value in procedure.values.values()):
+        return procedure
     values, calls = dict(procedure.values), []
     made: dict[str, str] = {}
     for call in procedure.calls:

@@ -20,6 +20,8 @@ _FILL = ":ConstantOfShape"
 def drop_zero_states(procedure: Procedure, registry: Registry) -> Procedure:
     """Leaves out inputs that are known to be all zeros where `Op.zero_when_absent` has them, such as first states of
     recurrent layers: a constant as large as a batch, or the call that fills it."""
+    if not any(registry.ops[call.op].zero_when_absent for call in procedure.calls):
+        return procedure
     effects = Effects(procedure, registry)
     zeros = {name for name, value in procedure.values.items() if _is_zero(value.constant)}
     zeros |= {call.outputs[0] for call in procedure.calls if call.op == _FILL and _fills_zero(call)}

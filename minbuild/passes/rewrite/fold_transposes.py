@@ -10,7 +10,7 @@ from minbuild.ops import Registry
 from minbuild.ops.linear_algebra.einsum_equation import Equation
 from minbuild.ops.linear_algebra.matmul_rewrites import ProductOp
 from minbuild.passes.analysis.aliases import present_outputs
-from minbuild.passes.analysis.effects import Accesses, Effects
+from minbuild.passes.analysis.effects import Effects, Writes
 from minbuild.passes.analysis.liveness import readers
 
 _TRANSPOSE = ":Transpose"
@@ -38,12 +38,12 @@ class _Folding:
     made_by: Mapping[str, int] = field(init=False)
     read_by: Mapping[str, list[int]] = field(init=False)
     effects: Effects = field(init=False)
-    accesses: Accesses = field(init=False)
+    writes: Writes = field(init=False)
 
     def __post_init__(self) -> None:
         self.calls = dict(enumerate(self.procedure.calls))
         self.effects = Effects(self.procedure, self.registry)
-        self.accesses = Accesses(self.procedure, self.effects)
+        self.writes = Writes(self.procedure, self.effects)
         self.made_by = {name: i for i, call in self.calls.items() for name in present_outputs(call)}
         self.read_by = readers(self.procedure, self.effects)
 
@@ -77,7 +77,7 @@ class _Folding:
             return None
         owner = self.effects.owner(transpose.inputs[0])
         persists = self.effects.role(owner).persists
-        changed = persists and self.accesses.written_in(owner, range(index, reader))
+        changed = persists and self.writes.any_in(owner, range(index, reader))
         return None if changed else transpose
 
     def transpose_after(self, call: Call) -> int | None:

@@ -14,7 +14,7 @@ from minbuild.ir import Call, Procedure, Program
 from minbuild.ops import Registry
 from minbuild.ops.core.pattern import COMMUTATIVE, Match, Pattern, Replacement, Rewrite, RewritingOp
 from minbuild.passes.analysis.aliases import present_inputs, present_outputs
-from minbuild.passes.analysis.effects import Accesses, Effects
+from minbuild.passes.analysis.effects import Effects, Writes
 from minbuild.passes.analysis.liveness import readers
 from minbuild.passes.lowering.loop_call import bodies, with_bodies
 from minbuild.passes.rewrite.view_elimination import without_view
@@ -93,7 +93,7 @@ class _Graph:
         self.effects = effects = Effects(procedure, registry)  # with the aliases so far
         self.made_by = {n: i for i, c in enumerate(procedure.calls) for n in effects.produces(c)}
         self.read_by = readers(procedure, effects)  # an output is read at the end
-        self.accesses = Accesses(procedure, effects)
+        self.writes = Writes(procedure, effects)
 
     def call(self, index: int) -> Call:
         found = self.calls[index]
@@ -157,7 +157,7 @@ class _Graph:
         owners = self.effects.owners(found.names.values())
         between = range(min(found.calls), index)
         return not any(
-            self.effects.role(owner).persists and self.accesses.written_in(owner, between) for owner in owners
+            self.effects.role(owner).persists and self.writes.any_in(owner, between) for owner in owners
         )
 
     def replace(self, found: _Found, replacement: Replacement) -> int | None:

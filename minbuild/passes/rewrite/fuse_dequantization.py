@@ -18,7 +18,7 @@ from minbuild.ops.quantization.dequantize import DEQUANTIZE, Format, format_at
 from minbuild.ops.quantization.dequantize_conv import DEQUANTIZE_CONV
 from minbuild.ops.quantization.dequantize_gather import DEQUANTIZE_GATHER
 from minbuild.ops.quantization.dequantize_product import DEQUANTIZE_PRODUCT
-from minbuild.passes.analysis.effects import Accesses, Effects
+from minbuild.passes.analysis.effects import Effects, Writes
 from minbuild.passes.analysis.instruction_selection import context_of
 
 _LINEAR = frozenset({":Gemm", ":MatMul", "com.microsoft:FusedMatMul", "minbuild:Contraction"})
@@ -42,13 +42,13 @@ class _Fusion:
     registry: Registry
     made_by: Mapping[str, int] = field(init=False)
     effects: Effects = field(init=False)
-    accesses: Accesses = field(init=False)
+    writes: Writes = field(init=False)
 
     def __post_init__(self) -> None:
         calls = self.procedure.calls
         self.made_by = {c.outputs[0]: i for i, c in enumerate(calls) if c.op == DEQUANTIZE}
         self.effects = Effects(self.procedure, self.registry)
-        self.accesses = Accesses(self.procedure, self.effects)
+        self.writes = Writes(self.procedure, self.effects)
 
     def fused(self, index: int, call: Call) -> Iterator[Call]:
         """The calls in place of the one at `index`."""
@@ -96,9 +96,7 @@ class _Fusion:
                 and self.procedure.values[owner].constant is None
             ):
                 return None
-            if self.procedure.values[owner].role.persists and self.accesses.written_in(
-                owner, range(maker, index)
-            ):
+            if self.procedure.values[owner].role.persists and self.writes.any_in(owner, range(maker, index)):
                 return None
         return made
 

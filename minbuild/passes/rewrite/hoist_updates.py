@@ -33,7 +33,10 @@ class _Candidate:
 def hoist_parameter_updates(procedure: Procedure, registry: Registry) -> Procedure:
     """The same calls, those that update variables as early as they may be."""
     effects = Effects(procedure, registry)
-    calls = _marked(procedure, effects, _candidates(procedure, effects))
+    updating = _updating(procedure, effects)
+    if not updating:
+        return procedure
+    calls = _marked(procedure, effects, updating)
     loops = procedure.loops
     for index in range(len(calls)):
         if calls[index].hoistable:
@@ -50,8 +53,8 @@ def hoist_parameter_updates(procedure: Procedure, registry: Registry) -> Procedu
 def read_by_updates(procedure: Procedure, registry: Registry) -> frozenset[str]:
     """Temporaries that nothing reads but updates of persistent values."""
     effects = Effects(procedure, registry)
-    calls = _candidates(procedure, effects)
-    made = {name for index in _updating(procedure, effects, calls) for name in calls[index].written}
+    calls = procedure.calls
+    made = {name for index in _updating(procedure, effects) for name in effects.writes(calls[index])}
     return frozenset(name for name in made if procedure.values[name].role is Role.TEMPORARY)
 
 
@@ -82,43 +85,36 @@ def _behind(loop: range, moved: Sequence[int]) -> range:
     return range(loop.start + by, loop.stop + by)
 
 
-def _candidates(procedure: Procedure, effects: Effects) -> list[_Candidate]:
-    return [_Candidate(call, effects.reads(call), effects.writes(call)) for call in procedure.calls]
-
-
-def _marked(procedure: Procedure, effects: Effects, calls: Sequence[_Candidate]) -> list[_Candidate]:
-    """The calls, with marks at those that only lead to updates and make no more temporaries than they use up."""
-    updating = _updating(procedure, effects, calls)
-    if not updating:
-        return list(calls)
+def _marked(procedure: Procedure, effects: Effects, updating: Sequence[int]) -> list[_Candidate]:
+    """The calls, with marks at those of the `updating` ones that make no more temporaries than they use up."""
+    marked = [_Candidate(call, effects.reads(call), effects.writes(call)) for call in procedure.calls]
     sizes = planned_bytes(v for v in procedure.values.values() if v.role is Role.TEMPORARY)
     last = last_uses(procedure, effects)
 
     def bytes_of(names: frozenset[str]) -> int:
         return sum(sizes.get(name, 0) for name in names)
 
-    marked = list(calls)
     for index in updating:
-        call = calls[index]
+        call = marked[index]
         freed = bytes_of(frozenset(name for name in call.read if last[name] == index))
         if bytes_of(call.written - call.read) <= freed:
             marked[index] = replace(call, dependency=True, hoistable=freed > 0)
     return marked
 
 
-def _updating(procedure: Procedure, effects: Effects, calls: Sequence[_Candidate]) -> list[int]:
+def _updating(procedure: Procedure, effects: Effects) -> list[int]:
     """Positions of the calls outside of loops whose results nobody reads but updates of what persists. Gradients of
     artifacts, which are added to buffers, are left where they are."""
     values = procedure.values
     needed = set(effects.owners(procedure.outputs))  # by other calls
     inside = {index for loop in procedure.loops for index in loop}
     found = []
-    for index in reversed(range(len(calls))):
-        call = calls[index]
-        roles = {name: values[name].role for name in call.written}
+    for index in reversed(range(len(procedure.calls))):
+        call = procedure.calls[index]
+        roles = {name: values[name].role for name in effects.writes(call)}
         read_on = any(role is Role.TEMPORARY and name in needed for name, role in roles.items())
         if read_on or Role.GRADIENT in roles.values() or index in inside:
-            needed |= call.read
+            needed |= effects.reads(call)
         else:
             found.append(index)
     return found

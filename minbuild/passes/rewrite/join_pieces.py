@@ -16,7 +16,7 @@ import numpy as np
 from minbuild.ir import Call, Procedure
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import FLOATS
-from minbuild.passes.analysis.effects import Accesses, Effects
+from minbuild.passes.analysis.effects import Effects, Writes
 from minbuild.passes.analysis.liveness import readers
 
 GATHER = "minbuild:GatherPieces"
@@ -57,8 +57,8 @@ class _Graph:
         self.made_by = {n: i for i, c in enumerate(procedure.calls) for n in self.effects.produces(c)}
 
     @cached_property
-    def accesses(self) -> Accesses:
-        return Accesses(self.procedure, self.effects)
+    def writes(self) -> Writes:
+        return Writes(self.procedure, self.effects)
 
     def shape(self, name: str) -> tuple[object, ...]:
         return tuple(self.procedure.values[name].type.shape or ())
@@ -194,4 +194,4 @@ class _Graph:
     def changes(self, name: str, calls: range) -> bool:
         """True if the value, which outlives the procedure, is changed by one of the calls."""
         owner = self.effects.owner(name)
-        return self.effects.role(owner).persists and self.accesses.written_in(owner, calls)
+        return self.effects.role(owner).persists and self.writes.any_in(owner, calls)

@@ -216,7 +216,10 @@ def _choose(plan: _Rematerialization) -> dict[str, tuple[int, list[Call]]]:
 def rematerialize_cheap(procedure: Procedure, registry: Registry) -> Procedure:
     """Adds a second call of cheap operators whose results have readers far behind the others."""
     plan = _Rematerialization(procedure, registry)
-    for name, (late, calls) in sorted(_choose(plan).items(), key=lambda item: item[1][0]):
+    chosen = _choose(plan)
+    if not chosen:
+        return procedure
+    for name, (late, calls) in sorted(chosen.items(), key=lambda item: item[1][0]):
         copies = [plan.repeat(call, late) for call in calls]
         for reader in plan.reads[name]:
             if reader >= late:
