@@ -41,13 +41,6 @@ class _Sinking:
         # Of the calls scheduled so far, by the storage they read and change.
         self.later_reads: dict[str, list[int]] = defaultdict(list)
         self.later_writes: dict[str, list[int]] = defaultdict(list)
-        self.readers: dict[str, list[tuple[str, int]]] = defaultdict(
-            list
-        )  # of all calls, and the name they read by
-        for index, call in enumerate(self.calls):
-            for name in filter(None, call.inputs):
-                if (owner := effects.owner(name)) in self.sizes:
-                    self.readers[owner].append((name, index))
 
     def sink(self, index: int) -> None:
         """Schedules the call at `index`, the last one that is not scheduled yet."""
@@ -59,7 +52,8 @@ class _Sinking:
         )
         size = sum(self.sizes.get(n, 0) for n in made)  # the most that can be saved
         needed = self.first_dependent(read, made) if size and not changed and self.is_movable(made) else None
-        if needed is not None and size > self.loss(read, needed):
+        stays = needed is None or self.schedule.previous(needed) == index
+        if needed is not None and not stays and size > self.loss(read, needed):
             self.schedule.move_before(index, needed)
         for owner in read:
             self.later_reads[owner].append(index)
@@ -88,6 +82,11 @@ class _Sinking:
         key = self.schedule.key
         start, near = key(needed), self.schedule.key_behind(needed, SHORTEST_GAP)
         return any(
-            key(index) >= start and (key(index) < near or name not in self.rematerialized)
-            for name, index in reversed(self.readers[owner])
+            key(index) >= start and (key(index) < near or not self.is_recomputed(owner, index))
+            for index in self.later_reads.get(owner, ())
         )
+
+    def is_recomputed(self, owner: str, index: int) -> bool:
+        """True if the call at `index` reads these bytes only by names that are recomputed for it."""
+        names = (name for name in self.calls[index].inputs if name and self.effects.owner(name) == owner)
+        return self.rematerialized.issuperset(names)
