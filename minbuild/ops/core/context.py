@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,18 @@ from minbuild.ir import ElementType, Shape, TensorType
 from minbuild.ir.dims import Dim
 from minbuild.ir.kernel_choice import EVERY_KERNEL, KernelChoice
 
+_NOTHING: Mapping[str, OpContext] = MappingProxyType({})
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class OpContext:
     """Where an operator is applied: types and, as far as known at build time, contents of its inputs.
 
     `known[i]` is None, an array of numbers, or an object array of dimensions (shape arithmetic). During selection
     `names` and `result_names` hold the values' names ("" where absent) and `results` the output types; `adds` are
-    the outputs that accumulate into gradient buffers. `makers[i]` is the context whose output input `i` is, during
-    inference only: some gradients (MaxPoolGrad) take their shape from an input that they are not given. `earlier` are
-    then the sites that made all values so far, by value, and `op` is the operator applied, `domain:Name`. `kernels`
-    says which kernels there are to choose from.
+    the outputs that accumulate into gradient buffers. `earlier` are the sites that made all values so far, by value,
+    during inference only: some gradients (MaxPoolGrad) take their shape from an input that they are not given. `op` is
+    then the operator applied, `domain:Name`. `kernels` says which kernels there are to choose from.
     """
 
     attributes: Mapping[str, Any]
@@ -33,8 +35,7 @@ class OpContext:
     results: tuple[TensorType | None, ...] = ()
     result_names: tuple[str, ...] = ()
     accumulates: frozenset[int] = frozenset()
-    makers: tuple[OpContext | None, ...] = ()
-    earlier: Mapping[str, OpContext] = field(default_factory=dict)
+    earlier: Mapping[str, OpContext] = field(default_factory=lambda: _NOTHING)
     op: str = ""
     kernels: KernelChoice = EVERY_KERNEL
 
@@ -76,6 +77,10 @@ class OpContext:
 
     def name(self, i: int) -> str:
         return self.names[i] if i < len(self.names) else ""
+
+    def maker(self, i: int) -> OpContext | None:
+        """The context whose output input `i` is, during inference; None for an input of the graph."""
+        return self.earlier.get(self.name(i))
 
     def result(self, i: int = 0) -> str:
         return self.result_names[i] if i < len(self.result_names) else ""

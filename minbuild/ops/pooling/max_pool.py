@@ -198,7 +198,7 @@ max_pool = Op(
 
 
 def _grad_infer(ctx: OpContext) -> Sequence[TensorType]:
-    maker = ctx.makers[1] if len(ctx.makers) > 1 else None
+    maker = ctx.maker(1)
     if maker is None or "kernel_shape" not in maker.attributes:
         raise UnsupportedUse(
             "its indices are not the output of a MaxPool, which alone knows the result's shape"

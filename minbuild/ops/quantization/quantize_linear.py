@@ -75,7 +75,7 @@ def _weights(b: GraphBuilder, to: ElementType) -> Value | None:
     fit the kernels."""
     ctx = b.ctx
     shape = [d for d in ctx.shape() if isinstance(d, int)]
-    made = ctx.makers[0] if ctx.makers else None
+    made = ctx.maker(0)
     if ctx.element() not in _QUANTISED or made is not None or len(shape) < ctx.rank() or prod(shape) <= _FEW:
         return None
     if ctx.has(2) and ctx.element(2) is not ctx.element():

@@ -273,7 +273,6 @@ class Lowering:
     def ctx(self, node: Node) -> OpContext:
         types = tuple([self.values[n].type if n else None for n in node.inputs])
         known = tuple([self.known.get(n) for n in node.inputs])
-        makers = tuple([self.made.get(n) for n in node.inputs])
         return OpContext(
             node.attributes,
             types,
@@ -281,7 +280,6 @@ class Lowering:
             node.version,
             node.inputs,
             result_names=node.outputs,
-            makers=makers,
             earlier=self.made,
             op=f"{node.domain}:{node.op_type}",
         )
