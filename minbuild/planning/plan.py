@@ -216,7 +216,17 @@ def _routine(builder: _Builder, procedure: Procedure, selections: Sequence[Selec
     builder.buffers += len(ordered)
     builder.ports += len(procedure.inputs) + len(procedure.outputs)
 
+    placed: dict[tuple[str, int], int] = {}  # tensors by name and slot, but for views
+
     def tensor(name: str, slot: int = 0) -> int:
+        if isinstance(name, View):
+            return new_tensor(name, slot)
+        found = placed.get((name, slot))
+        if found is None:
+            found = placed[name, slot] = new_tensor(name, slot)
+        return found
+
+    def new_tensor(name: str, slot: int) -> int:
         owner, value = procedure.values[root(procedure.alias, name)], procedure.values[name]
         way = (2 if value.backward else 1) if value.sample else 0
         taken = name.type if isinstance(name, View) else value.type

@@ -160,7 +160,7 @@ class View(str):
         return view
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class KernelCall:
     """One kernel call, as `Op.lower` returns it: run this kernel on these values."""
 

@@ -24,7 +24,7 @@ from minbuild.ops.core.definition import (
 from minbuild.passes.analysis.aliases import root
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Selection:
     """One kernel to run. `args` are value names ("" absent) or types of scratch and extents; `op` is the operator."""
 
