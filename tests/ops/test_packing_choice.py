@@ -37,3 +37,22 @@ def test_free_sizes_count_as_the_smallest_that_they_can_be(sizes, packs):
     kernels = SimpleNamespace(takes=lambda packed, plain, pays: pays)
     context = SimpleNamespace(element=lambda: ElementType.FLOAT, kernels=kernels)
     assert bool(packing_scratch(context, contraction_kernel, *sizes)) is packs
+
+
+@pytest.mark.parametrize(
+    ("sizes", "packs"),
+    [
+        ((8, 128, 784), False),  # a small layer over eight samples, and the gradient of its weights
+        ((128, 784, 8), False),
+        ((32, 128, 784), False),
+        ((48, 128, 784), True),
+        ((128, 128, 64), True),  # attention
+        ((1, 256, 256), True),  # a layer's weights are enough
+        ((128, 127, 64), False),
+    ],
+)
+def test_small_layers_of_a_fixed_batch_are_as_those_of_a_free_one(sizes, packs):
+    """The kernel of packed products is more code than all of a small trainer."""
+    kernels = SimpleNamespace(takes=lambda packed, plain, pays: pays)
+    context = SimpleNamespace(element=lambda: ElementType.FLOAT, kernels=kernels)
+    assert bool(packing_scratch(context, contraction_kernel, *sizes)) is packs

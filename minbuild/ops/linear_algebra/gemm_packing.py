@@ -24,7 +24,7 @@ QUANTIZED_COLUMN_BYTES = _COLUMN_BYTES // 2  # as in quantized_product.h
 # Gains were measured from here on, by 1.2 times and more.
 _LONG, _LARGE_MATRIX = 160, 1 << 15  # the two longest sizes: a layer's weights
 _MEDIUM, _LARGE_PRODUCT = 48, 1 << 20  # all three sizes: attention
-_LOW_RANK, _MANY_ROWS = 4, 96  # the least size and the next: adapters of layers
+_LOW_RANK, _MANY_ROWS = 4, 96  # the least size and the next: adapters of layers, over any number of rows
 _LOW_RANK_PRODUCT = 1 << 19  # all three sizes of those
 _HEAD = 32  # the depth of products whose other sizes are free
 _LARGE_OUTER = 1 << 20  # bytes of an outer product whose time is that of writing it
@@ -97,14 +97,16 @@ def _pays(known: list[int]) -> bool:
 
 def _pays_at_least(sizes: Sequence[Dim]) -> bool:
     """True if packing pays at all three sizes when those that are free are as small as they can be: of narrow layers
-    over many words or places, where a batch of one has enough rows."""
+    over many words or places, where a batch of one has enough rows. Where none is free, the least size may be the batch
+    as well as a rank: a small layer over eight samples gains less than the kernel takes."""
     if len(sizes) != 3 or not all(map(never_negative, sizes)):
         return False
     low, middle, high = sorted(evaluate(d, dict.fromkeys(symbols_in(d), 1)) for d in sizes)
     product = low * middle * high
     if low >= _MEDIUM and product >= _LARGE_PRODUCT:
         return True
-    return low >= _LOW_RANK and middle >= _MANY_ROWS and product >= _LOW_RANK_PRODUCT
+    is_free = not all(isinstance(d, int) for d in sizes)
+    return is_free and low >= _LOW_RANK and middle >= _MANY_ROWS and product >= _LOW_RANK_PRODUCT
 
 
 OPS: tuple[()] = ()
