@@ -318,12 +318,12 @@ default build: a training step with AdamW, beside ONNX Runtime and PyTorch in on
 With one thread times are those of the processor, else of the wall clock, in the best of the turns that the three took;
 memory is what training adds to a process at most. Below 1, minbuild is faster.
 """
-FOREIGN = """## Networks that the kernels were not tuned for
+FOREIGN = """### Networks that the kernels were not tuned for
 
 Models as other libraries define them, with random weights and nothing random in their training. ORT's columns are empty
 where its tools cannot make artifacts of the model or it cannot train them.
 """
-NARROW = """## Without AVX-512
+NARROW = """### Without AVX-512
 
 Libraries built with `--avx512 off`, beside PyTorch held to AVX2 by the switches of its libraries (`--avx2`): what
 processors without AVX-512 would do. ONNX Runtime has no such switch.
@@ -368,11 +368,13 @@ def _table(rows: list[dict]) -> str:
             + f"; largest beside the faster of both {worst['ours'] / _peer(worst):.2f} "
             f"({worst['net']}, batch {worst['batch']})."
         )
-    for row in rows:
-        if beside := _beside(row):
-            lines.append(
-                f"Measured while{beside}: {row['net']}, batch {row['batch']}, threads {row['threads']}."
-            )
+    busy = [
+        f"{row['net']}, batch {row['batch']}, threads {row['threads']} ({row['others']:.1f})"
+        for row in rows
+        if _beside(row)
+    ]
+    if busy:
+        lines.append(f"Cores that other processes used meanwhile: {'; '.join(busy)}.")
     return "\n".join(lines)
 
 
