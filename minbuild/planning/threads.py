@@ -15,7 +15,8 @@ MOST_THREADS = 8  # where no number is given: memory for their scratch is planne
 _LEAST_CALL = (
     1 << 20
 )  # multiplications of a call that are worth dividing: kLeastWork of lib/threads/parallel.h
-_LEAST_STEP = 1 << 26  # multiplications of such calls of a step, about a millisecond of one core
+_LEAST_STEP = 1 << 26  # multiplications of a step of one sample, about a millisecond of one core
+_SAMPLES = 8  # of a step that must have as many in calls that are divided, where sizes are free
 _ELEMENT = 8  # multiplications that take as long as reading an element from memory
 
 
@@ -43,9 +44,10 @@ def threads_of(option: str, program: Program, registry: Registry) -> int:
         return 1 if option == OFF else MOST_THREADS
     if option != AUTO:
         return int(option)
-    smallest = dict.fromkeys(program.symbols, 1)
-    divided = (w.time for w in work_of(program, registry, smallest) if w.divided)
-    return MOST_THREADS if sum(divided) >= _LEAST_STEP else 1
+    if sum(w.time for w in work_of(program, registry, dict.fromkeys(program.symbols, 1))) < _LEAST_STEP:
+        return 1
+    some = work_of(program, registry, dict.fromkeys(program.symbols, _SAMPLES))
+    return MOST_THREADS if sum(w.time for w in some if w.divided) >= _LEAST_STEP else 1
 
 
 def work_of(program: Program, registry: Registry, sizes: Mapping[str, int]) -> Iterable[Work]:
