@@ -120,14 +120,19 @@ class Plan:
         return 0 if self.fused_updates else self.trainable_bytes
 
     @property
-    def moment_bytes(self) -> int:
-        """Size of the stored moments."""
-        return 0 if self.idle_moments else self.trainable_bytes * self.moments
+    def stored_moments(self) -> int:
+        """Optimizer tensors per trainable parameter that memory has."""
+        return 0 if self.idle_moments else self.moments
 
     @property
-    def idle_bytes(self) -> int:
-        """Size of the moments that checkpoints have and memory has not."""
-        return self.trainable_bytes * self.moments - self.moment_bytes
+    def moment_bytes(self) -> int:
+        """Size of the stored moments."""
+        return self.trainable_bytes * self.stored_moments
+
+    @property
+    def counted_bytes(self) -> int:
+        """Size of what persists, and of the moments that checkpoints have and memory has not."""
+        return self.persistent_bytes + self.trainable_bytes * (self.moments - self.stored_moments)
 
     @property
     def loops(self) -> int:

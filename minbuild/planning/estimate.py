@@ -19,11 +19,10 @@ def estimate(
     with in_directory(made) as folder:
         model = compile_model(folder, {}, largest or {}, ops_folders)
     plan = model.plan
-    moments = 0 if plan.idle_moments else plan.moments
     at = ", ".join(f"{symbol} {size}" for symbol, size in model.largest.items())
     lines = [
         f"memory for parameters, gradients and optimizer state: {plan.persistent_bytes + plan.rollback_bytes:,} bytes",
-        f"  of these, trained parameters: {plan.trainable_bytes:,} bytes, {moments} moment(s) of each",
+        f"  of these, trained parameters: {plan.trainable_bytes:,} bytes, {plan.stored_moments} moment(s) of each",
     ]
     lines += [
         f"memory for temporaries of {a.graph}{f' at {at}' if at else ''}: {a.peak:,} bytes"

@@ -54,9 +54,8 @@ class LibraryContents:
     checkpoint_writing: bool = True  # checkpoints can be written
     safety: frozenset[str] = frozenset(SAFETY)  # of SAFETY
     fused_updates: bool = False  # training steps update parameters, and no gradients are stored
-    idle_moments: int = (
-        2  # 1: plans whose moments are only in checkpoints; 2: those, and plans that store them
-    )
+    # 1: for plans whose moments are only in checkpoints; 2: for those, and plans that store them
+    idle_moments: int = 2
     compiled_plan: FileBytes = b""  # the plan that is compiled in; without, the library reads plans
     straight: frozenset[str] = frozenset()  # kernels of that whose steps are straight calls
     threads: int = 1  # most that work on a call

@@ -283,7 +283,7 @@ def encode_plan(
     plan is wide where it must be or where `wide` asks for it. `plan` is what `build_plan` made; only errors in words
     need `kernel_names`. It is dense if `dense`, a form as of `dense_form`, is not 0 and nothing is too much for that
     encoding: with indices of 8 bits where these are asked for and have enough, otherwise of 16."""
-    if not wide and plan.persistent_bytes + plan.idle_bytes <= MOST_PERSISTENT:
+    if not wide and plan.counted_bytes <= MOST_PERSISTENT:
         value, too_large = _tables_of(plan, largest, False, kernel_names)
         counts = [(len(k.args), k.params) for k in plan.kernels]
         for small in (True, False)[dense % 2 :] if dense else ():

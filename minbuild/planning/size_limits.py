@@ -125,8 +125,8 @@ def _cure(found: Sequence[_Entry], largest: Mapping[str, int], fixed: Mapping[st
 def needs_64_bits(plan: Plan, largest: Mapping[str, int]) -> str:
     """The reason why a session of this plan, made for these sizes, cannot be counted in 32 bits; "" if it can."""
     # Moments count wherever they are: a narrow library counts the bytes of checkpoints in 32 bits, too.
-    if (state := plan.persistent_bytes + plan.idle_bytes) > MOST_PERSISTENT:
-        return f"parameters, gradients and optimizer state take {state:,} bytes"
+    if plan.counted_bytes > MOST_PERSISTENT:
+        return f"parameters, gradients and optimizer state take {plan.counted_bytes:,} bytes"
     if (frozen := frozen_bytes(plan)) > MOST_ARENA:
         return f"parameters that do not train take {frozen:,} bytes"
     peak, name = max(((arena_peak(r, largest), r.name) for r in plan.routines), default=(0, ""))
@@ -139,7 +139,7 @@ def needs_64_bits(plan: Plan, largest: Mapping[str, int]) -> str:
 def saved_bytes(plan: Plan) -> int:
     """The bytes of parameters and optimizer state that a session of `plan` saves, as the device counts them
     (checkpoint_write.cc)."""
-    return plan.persistent_bytes + plan.idle_bytes - plan.gradient_bytes + frozen_bytes(plan)
+    return plan.counted_bytes - plan.gradient_bytes + frozen_bytes(plan)
 
 
 def state_bytes(plan: Plan) -> int:
@@ -162,9 +162,7 @@ def check_address_space(
     for target in narrow_targets:
         if reason := needs_64_bits(plan, largest):
             sizes = " ".join(f"{symbol}={max(1, size // 4)}" for symbol, size in largest.items())
-            persists = (
-                plan.persistent_bytes + plan.idle_bytes > MOST_PERSISTENT or frozen_bytes(plan) > MOST_ARENA
-            )
+            persists = plan.counted_bytes > MOST_PERSISTENT or frozen_bytes(plan) > MOST_ARENA
             cure = f"Build for smaller sizes, such as --max-dim {sizes}" if sizes and not persists else ""
             raise BadInput(
                 f"--target {target}: {model}: {reason}, more than its 32-bit addresses hold. "

@@ -195,7 +195,7 @@ def _prepare(folder: Path, name: str, pythons: dict[str, Path], options: argpars
 
 def _row(folder: Path, name: str, batch: int, threads: int, pythons: dict[str, Path], options) -> dict:
     """A row, measured now, or before of the same trainer where that is asked for; printed and reported."""
-    kept = folder / f"row_{batch}_{threads}.json"
+    kept = folder / f"row_{batch}_{threads}{'_avx2' if options.avx2 else ''}.json"
     digest = json.loads((folder / "about.json").read_text())["digest"]
     if options.resume and kept.exists() and (found := json.loads(kept.read_text()))["digest"] == digest:
         row = found["row"]
