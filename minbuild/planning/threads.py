@@ -44,15 +44,39 @@ def threads_of(option: str, program: Program, registry: Registry) -> int:
         return 1 if option == OFF else MOST_THREADS
     if option != AUTO:
         return int(option)
-    if sum(w.time for w in work_of(program, registry, dict.fromkeys(program.symbols, 1))) < _LEAST_STEP:
+    calls = list(_calls(program, registry))
+    one, some = (dict.fromkeys(program.symbols, samples) for samples in (1, _SAMPLES))
+    if sum(call.work(one).time for call in calls) < _LEAST_STEP:
         return 1
-    some = work_of(program, registry, dict.fromkeys(program.symbols, _SAMPLES))
-    return MOST_THREADS if sum(w.time for w in some if w.divided) >= _LEAST_STEP else 1
+    divided = (work.time for call in calls if (work := call.work(some)).divided)
+    return MOST_THREADS if sum(divided) >= _LEAST_STEP else 1
 
 
 def work_of(program: Program, registry: Registry, sizes: Mapping[str, int]) -> Iterable[Work]:
     """The multiplications of all calls that have any, with free dimensions of these `sizes`. `program` is lowered,
     `registry` has the kernels."""
+    return (call.work(sizes) for call in _calls(program, registry))
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of a kernel that multiplies."""
+
+    procedure: str
+    node: str
+    kernel: str
+    count: Dim  # of multiplications
+    operands: tuple[Dim, ...]  # elements of each
+    shares: bool  # it can divide its work
+
+    def work(self, sizes: Mapping[str, int]) -> Work:
+        count = _value(self.count, sizes)
+        elements = max((_value(operand, sizes) for operand in self.operands), default=0)
+        divided = self.shares and count >= _LEAST_CALL
+        return Work(self.procedure, self.node, self.kernel, count=count, elements=elements, divided=divided)
+
+
+def _calls(program: Program, registry: Registry) -> Iterable[_Call]:
     for procedure in program.procedures:
         for selection in select_kernels(procedure, registry):
             function = registry.functions[selection.kernel.function]
@@ -69,17 +93,14 @@ def work_of(program: Program, registry: Registry, sizes: Mapping[str, int]) -> I
                 or ()
                 for arg in selection.args
             ]
-            count = _value(function.work(selection.params, shapes), sizes)
             operands = [
                 shape for arg, shape in zip(selection.args, shapes, strict=True) if isinstance(arg, str)
             ]
-            elements = max((_value(product(shape), sizes) for shape in operands), default=0)
-            shared = function.share is not None and _has_share(selection) and count >= _LEAST_CALL
-            yield Work(
+            yield _Call(
                 *(procedure.name, selection.call.node, selection.kernel.function),
-                count=count,
-                elements=elements,
-                divided=shared,
+                count=function.work(selection.params, shapes),
+                operands=tuple(product(shape) for shape in operands),
+                shares=function.share is not None and _has_share(selection),
             )
 
 
