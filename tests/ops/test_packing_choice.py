@@ -34,7 +34,7 @@ BATCH = symbol("batch")
     ],
 )
 def test_free_sizes_count_as_the_smallest_that_they_can_be(sizes, packs):
-    kernels = SimpleNamespace(takes=lambda packed, plain, pays: pays)
+    kernels = SimpleNamespace(takes=lambda packed, plain, pays: pays, affords=lambda scratch: True)
     context = SimpleNamespace(element=lambda: ElementType.FLOAT, kernels=kernels)
     assert bool(packing_scratch(context, contraction_kernel, *sizes)) is packs
 
@@ -53,6 +53,6 @@ def test_free_sizes_count_as_the_smallest_that_they_can_be(sizes, packs):
 )
 def test_small_layers_of_a_fixed_batch_are_as_those_of_a_free_one(sizes, packs):
     """The kernel of packed products is more code than all of a small trainer."""
-    kernels = SimpleNamespace(takes=lambda packed, plain, pays: pays)
+    kernels = SimpleNamespace(takes=lambda packed, plain, pays: pays, affords=lambda scratch: True)
     context = SimpleNamespace(element=lambda: ElementType.FLOAT, kernels=kernels)
     assert bool(packing_scratch(context, contraction_kernel, *sizes)) is packs

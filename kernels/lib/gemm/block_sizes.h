@@ -8,6 +8,9 @@ namespace minbuild {
 
 // Scratch memory of a product, as gemm_packing.py declares it: packed rows of A, then packed columns of B.
 constexpr intptr_t kRowBytes = 17 << 13, kColumnBytes = 1 << 19;
+// Where many rows of A are packed, which happens again for each block of columns, those are wider: 1,024 columns, a
+// frequent number, are one block of the usual depth.
+constexpr intptr_t kWideColumnBytes = 17 << 16, kManyRows = 512;
 // Elements beyond the rows of A: those that packing may write, and as many at most up to a line of the cache, where panels
 // begin. Vectors across two lines take twice as long to load.
 constexpr intptr_t kBeyondRows = 32, kUpToLine = kBeyondRows / 2;
@@ -20,7 +23,7 @@ constexpr intptr_t kFewTiles = 12;
 // The block sizes of a product, in elements.
 template <class T>
 struct Blocks {
-  intptr_t width, narrow, depth, tall, rows, columns;
+  intptr_t width, narrow, depth, tall, rows, columns, column_bytes;
   bool shallow, pack_rows;
 
   // `plain`: B is a matrix in memory, whose panels may be wider.
@@ -36,11 +39,12 @@ struct Blocks {
     rows = shallow ? (g.k <= kBrief ? tall : kShallowRows) : (kRowBytes / kSize - kBeyondRows) / depth / tall * tall;
     const intptr_t blocks = (g.m + rows - 1) / rows;  // of about the same size
     if (blocks > 0) rows = whole_tiles((g.m + blocks - 1) / blocks);
-    columns = (kColumnBytes / kSize / depth - (width - narrow)) / width * width;  // and a narrow panel that is not full
     // Rows in place are as good where they are contiguous, unless tiles load them as vectors, or many panels pass by rows
     // that share few sets of the nearest cache. Elements with a step between them always do.
     pack_rows = kRowVectors ||
                 (g.a_col != 1 ? g.k > kLeastDepth : !shallow && g.n > 8 * narrow && g.a_row % (2048 / kSize) == 0);
+    column_bytes = g.wide && pack_rows && g.m >= kManyRows ? kWideColumnBytes : kColumnBytes;
+    columns = (column_bytes / kSize / depth - (width - narrow)) / width * width;  // and a narrow panel that is not full
   }
   // Columns of a panel with `left` columns from its first on: the last ones may be narrow, to have as few in vain.
   MB_INLINE intptr_t width_of(intptr_t left) const { return left > 2 * narrow || left == width ? width : narrow; }
@@ -84,7 +88,7 @@ struct Blocks {
     return reinterpret_cast<T*>((at + 63) & -uintptr_t{64});
   }
   MB_INLINE intptr_t elements(const Gemm<T>& g) const {
-    return row_elements(g) + at_most((g.n + 2 * narrow - 1) / narrow * narrow, kColumnBytes / intptr_t(sizeof(T)));
+    return row_elements(g) + at_most((g.n + 2 * narrow - 1) / narrow * narrow, column_bytes / intptr_t(sizeof(T)));
   }
   MB_INLINE intptr_t at_most(intptr_t lines, intptr_t most) const {
     return lines > most / depth ? most : lines * depth;

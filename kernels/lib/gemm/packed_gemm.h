@@ -11,10 +11,25 @@ namespace minbuild {
 // B in place. Without those, and where columns of a B that is near are contiguous, it is packed for less.
 constexpr intptr_t kFewest = 16, kFewRows = MB_DISPATCHES ? 24 : kFewest, kLeastRows = 4;
 
-// True if the scratch memory of a kernel is enough for the product.
-template <class T, class Tensor>
-MB_NOINLINE bool scratch_suffices(const Gemm<T>& g, const Tensor* scratch) {
-  return g.k < 1 || Blocks<T>(g, widest_bytes()).elements(g) * intptr_t(sizeof(T)) <= scratch->count;
+// Prepares a product of a call for the scratch memory of its kernel: threads share it, and blocks of columns are wide
+// where there is room for those of all threads. False if it is not enough.
+template <class T, class Call, class Tensor>
+MB_NOINLINE bool take_scratch(Gemm<T>& g, const Call& call, const Tensor* scratch) {
+  intptr_t members = 1;
+#if MB_THREADS > 1
+  members = members_of(call.team);
+#endif
+  const auto needed = [&]() MB_LAMBDA { return Blocks<T>(g, widest_bytes()).elements(g) * intptr_t(sizeof(T)); };
+  if (g.k < 1) return true;
+  g.wide = true;
+  g.wide = needed() * members <= scratch->count;
+  if (needed() > scratch->count) return false;
+#if MB_THREADS > 1
+  divide_among(g, call.team, scratch->count);
+#else
+  (void)call;
+#endif
+  return true;
 }
 
 // True of few rows of a transposed A that are copied to scratch memory, as rows, where columns of B would be: they are dot

@@ -36,6 +36,11 @@ struct Gemm {
   intptr_t c_row, c_col = 1;
   T alpha = 1;
   bool accumulate = false;
+#if defined(MB_PRODUCT_TYPES)
+  bool wide = false;  // scratch memory has room for wide blocks of columns (block_sizes.h)
+#else
+  static constexpr bool wide = false;
+#endif
 #if MB_WRITTEN_ROWS
   WriteRows<T> rows = nullptr;  // for multiply(), of an A that is no matrix in memory
   const void* source = nullptr;

@@ -77,7 +77,7 @@ MB_INLINE Status contract(const Call& call, Scratch... scratch) {
   product.alpha = static_cast<T>(call.real(3));
   product.accumulate = call.adds(0);
   if constexpr (sizeof...(scratch) != 0) {
-    if (!scratch_suffices(product, scratch...)) return Status::kBadPlan;
+    if (!take_scratch(product, call, scratch...)) return Status::kBadPlan;
   }
   [[maybe_unused]] const T* start = nullptr;
 #if MB_CONTRACTION_BIAS
@@ -93,7 +93,6 @@ MB_INLINE Status contract(const Call& call, Scratch... scratch) {
   if (call[5].count != 0) {
 #if MB_THREADS > 1
     if constexpr (sizeof...(scratch) != 0) {
-      divide_among(product, call.team, call[6].count);
       multiply_side_by_side(axes, product, scratch..., start);
       return Status::kOk;
     }

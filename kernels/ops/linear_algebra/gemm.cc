@@ -63,10 +63,7 @@ MB_INLINE Status gemm_with(const Call& call, Scratch... scratch) {
   if constexpr (sizeof...(scratch) == 0) {
     gemm(product);
   } else {
-    if (!scratch_suffices(product, scratch...)) return Status::kBadPlan;
-#if MB_THREADS > 1
-    divide_among(product, call.team, call[4].count);
-#endif
+    if (!take_scratch(product, call, scratch...)) return Status::kBadPlan;
     gemm_in(product, scratch...);
   }
 #if MB_GEMM_BIAS

@@ -12,9 +12,10 @@ from minbuild.ir import ElementType, TensorType
 from minbuild.ir.dims import Dim, evaluate, never_negative, symbols_in
 from minbuild.ops.core.definition import FLOATS, KernelFunction, OpContext, whole_share
 
-# As in block_sizes.h.
+# As in block_sizes.h; the wide ones are of products of matrices in memory with many rows.
 _ROW_BYTES, _COLUMN_BYTES, _BEYOND_ROWS = 17 << 13, 1 << 19, 32
-PACKED_BYTES = _ROW_BYTES + _COLUMN_BYTES  # enough for any product
+_WIDE_COLUMN_BYTES, _MANY_ROWS = 17 << 16, 512
+PACKED_BYTES = _ROW_BYTES + _COLUMN_BYTES  # enough for any other product
 _DEEPEST = 1024  # the depth of a block on any target, at most
 _WIDEST = 256  # bytes of a row of a panel, at most
 _TALLEST = 8  # rows of a tile, at most
@@ -50,18 +51,22 @@ def packing_scratch(
     kernel: KernelFunction,
     *sizes: Dim,
     packed: str = "",
-    column_bytes: int = _COLUMN_BYTES,
+    column_bytes: int = 0,
 ) -> tuple[TensorType, ...]:
     """The scratch memory of a product of `sizes`, rows, columns and depth, in the type of the operator of `ctx`, or
     nothing where `kernel` computes it as it is, as packing does not pay or `ctx` is without it. Free sizes count as
     large; `packed` is the function, or the feature, that packs, by default the function of `packed_kernel_of`;
-    `column_bytes` are the most for columns."""
+    `column_bytes` are the most for columns, by default as many as a product of matrices in memory takes."""
     element, pays = ctx.element(), _pays([d for d in sizes if isinstance(d, int)]) or _pays_at_least(sizes)
     if element not in FLOATS or not ctx.kernels.takes(
         packed or f"{kernel.function}_packed", kernel.function, pays=pays
     ):
         return ()
-    return (TensorType(ElementType.UINT8, (packed_bytes(element, *sizes, column_bytes=column_bytes),)),)
+    size = packed_bytes(element, *sizes, column_bytes=column_bytes or _COLUMN_BYTES)
+    if not column_bytes and not (isinstance(sizes[0], int) and sizes[0] < _MANY_ROWS):
+        wide = packed_bytes(element, *sizes, column_bytes=_WIDE_COLUMN_BYTES)
+        size = wide if ctx.kernels.affords(wide) else size
+    return (TensorType(ElementType.UINT8, (size,)),)
 
 
 def packed_bytes(
