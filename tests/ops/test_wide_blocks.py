@@ -48,6 +48,7 @@ EXPORT int fits(int m, int n, int k, int bytes) {
 """
 SIZES = [(512, 1024, 256), (513, 1100, 300), (700, 530, 512), (1030, 2100, 70)]
 BEYOND = 64  # elements
+BATCH = symbol("batch")
 
 
 @pytest.fixture(scope="module", params=[(), ("-DMINBUILD_AVX512=1",)], ids=["default", "avx512"])
@@ -113,6 +114,23 @@ def test_a_budget_keeps_blocks_narrow() -> None:
     for most in (None, 1 << 20):
         choice = KernelChoice(scratch=most)
         context = SimpleNamespace(element=lambda: ElementType.FLOAT, kernels=choice)
-        (scratch,) = packing_scratch(context, gemm_kernel, symbol("batch"), 1024, 1024)
+        (scratch,) = packing_scratch(context, gemm_kernel, 128 * BATCH, 1024, 1024)
         declared.append(scratch.shape[0])
     assert declared[1] == PACKED_BYTES < declared[0]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "wide"),
+    [
+        ((128 * BATCH, 768, 3072), True),
+        ((768, 768, 128 * BATCH), True),
+        ((BATCH, 1024, 1024), False),  # few rows
+        ((1000, 1280, BATCH), False),  # a head: few products in each sum, so that a block has many columns
+        ((128 * BATCH, 256, 1024), False),  # one block
+    ],
+    ids=str,
+)
+def test_products_of_few_rows_and_short_sums_take_no_memory_for_wide_blocks(sizes, wide) -> None:
+    context = SimpleNamespace(element=lambda: ElementType.FLOAT, kernels=KernelChoice())
+    (scratch,) = packing_scratch(context, gemm_kernel, *sizes)
+    assert (scratch.shape[0] > PACKED_BYTES) is wide

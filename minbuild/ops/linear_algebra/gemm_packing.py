@@ -16,7 +16,7 @@ from minbuild.ops.core.definition import FLOATS, KernelFunction, OpContext, whol
 _ROW_BYTES, _COLUMN_BYTES, _BEYOND_ROWS = 17 << 13, 1 << 19, 32
 _WIDE_COLUMN_BYTES, _MANY_ROWS = 17 << 16, 512
 PACKED_BYTES = _ROW_BYTES + _COLUMN_BYTES  # enough for any other product
-_DEEPEST = 1024  # the depth of a block on any target, at most
+_DEEPEST, _DEEP = 1024, 256  # the depth of a block on any target, at most, and with wide vectors
 _WIDEST = 256  # bytes of a row of a panel, at most
 _TALLEST = 8  # rows of a tile, at most
 
@@ -28,6 +28,7 @@ _MEDIUM, _LARGE_PRODUCT = 48, 1 << 20  # all three sizes: attention
 _LOW_RANK, _MANY_ROWS = 4, 96  # the least size and the next: adapters of layers, over any number of rows
 _LOW_RANK_PRODUCT = 1 << 19  # all three sizes of those
 _HEAD = 32  # the depth of products whose other sizes are free
+_SAMPLES = 8  # of a batch that is free
 _LARGE_OUTER = 1 << 20  # bytes of an outer product whose time is that of writing it
 
 
@@ -63,10 +64,16 @@ def packing_scratch(
     ):
         return ()
     size = packed_bytes(element, *sizes, column_bytes=column_bytes or _COLUMN_BYTES)
-    if not column_bytes and not (isinstance(sizes[0], int) and sizes[0] < _MANY_ROWS):
+    if not column_bytes and _gains_from_wide_blocks(element, sizes):
         wide = packed_bytes(element, *sizes, column_bytes=_WIDE_COLUMN_BYTES)
         size = wide if ctx.kernels.affords(wide) else size
     return (TensorType(ElementType.UINT8, (size,)),)
+
+
+def _gains_from_wide_blocks(element: ElementType, sizes: Sequence[Dim]) -> bool:
+    """True if many rows pass by more columns than a block has, at a small batch where that is free."""
+    rows, columns, depth = (evaluate(d, dict.fromkeys(symbols_in(d), _SAMPLES)) for d in sizes)
+    return rows >= _MANY_ROWS and columns * min(depth, _DEEP) * element.size > _COLUMN_BYTES
 
 
 def packed_bytes(
