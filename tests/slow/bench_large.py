@@ -356,6 +356,27 @@ def _mean(rows: list[dict], who: str) -> str:
     return f"{math.exp(sum(logs) / len(logs)):.2f}" if logs else ""
 
 
+def _second_core(rows: list[dict]) -> list[str]:
+    """A sentence on how many times as fast steps are with two threads as with one, if there are rows of both."""
+    one = {(row["net"], row["batch"]): row for row in rows if row["threads"] == 1}
+    pairs = [
+        (one[key], row) for row in rows if row["threads"] == 2 and (key := (row["net"], row["batch"])) in one
+    ]
+    if not pairs:
+        return []
+    means, more = [], []
+    for named, who in (("minbuild", "ours"), ("PyTorch", "torch"), ("ONNX Runtime", "ort")):
+        gains = [math.log(a[who] / b[who]) for a, b in pairs if who in a and who in b]
+        if gains:
+            means.append(f"{named} {math.exp(sum(gains) / len(gains)):.2f}")
+    for a, b in pairs:
+        ours, theirs = a["ours"] / b["ours"], a.get("torch", 0) / b.get("torch", math.inf)
+        if round(theirs, 2) > round(ours, 2):
+            more.append(f"{a['net']}, batch {a['batch']} ({theirs:.2f}, minbuild {ours:.2f})")
+    lines = [f"Two threads beside one, times as fast in the geometric mean: {', '.join(means)}."]
+    return lines + [f"PyTorch gains more in {'; '.join(more)}."] * bool(more)
+
+
 def _table(rows: list[dict]) -> str:
     lines = ["| " + " | ".join(HEAD) + " |", "|---|" + "--:|" * (len(HEAD) - 1), *map(_line, rows), ""]
     for threads in sorted({row["threads"] for row in rows}):
@@ -368,6 +389,7 @@ def _table(rows: list[dict]) -> str:
             + f"; largest beside the faster of both {worst['ours'] / _peer(worst):.2f} "
             f"({worst['net']}, batch {worst['batch']})."
         )
+    lines += _second_core(rows)
     busy = [
         f"{row['net']}, batch {row['batch']}, threads {row['threads']} ({row['others']:.1f})"
         for row in rows
