@@ -125,6 +125,7 @@ def test_a_budget_keeps_blocks_narrow() -> None:
         ((128 * BATCH, 768, 3072), True),
         ((768, 768, 128 * BATCH), True),
         ((BATCH, 1024, 1024), False),  # few rows
+        ((256, 3072, 128 * BATCH), False),
         ((1000, 1280, BATCH), False),  # a head: few products in each sum, so that a block has many columns
         ((128 * BATCH, 256, 1024), False),  # one block
     ],

@@ -14,7 +14,7 @@ from minbuild.ops.core.definition import FLOATS, KernelFunction, OpContext, whol
 
 # As in block_sizes.h; the wide ones are of products of matrices in memory with many rows.
 _ROW_BYTES, _COLUMN_BYTES, _BEYOND_ROWS = 17 << 13, 1 << 19, 32
-_WIDE_COLUMN_BYTES, _MANY_ROWS = 17 << 16, 512
+_WIDE_COLUMN_BYTES, _WIDE_ROWS = 17 << 16, 512
 PACKED_BYTES = _ROW_BYTES + _COLUMN_BYTES  # enough for any other product
 _DEEPEST, _DEEP = 1024, 256  # the depth of a block on any target, at most, and with wide vectors
 _WIDEST = 256  # bytes of a row of a panel, at most
@@ -73,7 +73,7 @@ def packing_scratch(
 def _gains_from_wide_blocks(element: ElementType, sizes: Sequence[Dim]) -> bool:
     """True if many rows pass by more columns than a block has, at a small batch where that is free."""
     rows, columns, depth = (evaluate(d, dict.fromkeys(symbols_in(d), _SAMPLES)) for d in sizes)
-    return rows >= _MANY_ROWS and columns * min(depth, _DEEP) * element.size > _COLUMN_BYTES
+    return rows >= _WIDE_ROWS and columns * min(depth, _DEEP) * element.size > _COLUMN_BYTES
 
 
 def packed_bytes(
