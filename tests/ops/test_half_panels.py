@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,6 +43,16 @@ EXPORT int multiply(int bytes, int m, int n, int k, int adds, int turned, const 
   __builtin_free(scratch);
   return narrowest;
 }
+// The same of B in memory, which tiles may read or pack themselves: as rows or, if `along`, as columns.
+EXPORT void multiply_in_place(int bytes, int m, int n, int k, int along, const float* a, const float* b, float* c) {
+  const Gemm<float> g = {m, n, k, a, k, 1, b, along ? 1 : n, along ? k : 1, c, n, 1};
+  const size_t room = kRowBytes + kColumnBytes;
+  char* scratch = static_cast<char*>(__builtin_malloc(room + 64));
+  __builtin_memset(scratch, -1, room + 64);
+  float* const at = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch) + 63) & -uintptr_t(64));
+  multiply_packed<float>(g, bytes, at, pack_columns<float>, &g, nullptr);
+  __builtin_free(scratch);
+}
 EXPORT int has(int bytes) { return MB_DISPATCHES ? bytes >= 32 && bytes <= widest_bytes() : bytes == widest_bytes(); }
 """
 
@@ -54,14 +63,38 @@ BUILDS = {
 }
 
 
-@pytest.mark.parametrize("build", BUILDS)
-def test_half_panels_change_no_bit(build: str, tmp_path: Path) -> None:
-    libraries = []
+@pytest.fixture(scope="module", params=BUILDS)
+def libraries(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[ctypes.CDLL]:
+    """Without half panels and with them."""
+    made = []
     for on in (0, 1):
-        folder = tmp_path / str(on)
-        folder.mkdir()
-        options = (*BUILDS[build], f"-DMB_CONV_HALF_PANELS={on}")
-        libraries.append(compile_library(folder, SOURCE, DEFAULT_CXX, options))
+        options = (*BUILDS[request.param], f"-DMB_CONV_HALF_PANELS={on}")
+        made.append(compile_library(tmp_path_factory.mktemp("halves"), SOURCE, DEFAULT_CXX, options))
+    return made
+
+
+@pytest.mark.parametrize("along", [0, 1], ids=["rows", "columns"])
+@pytest.mark.parametrize(
+    "sizes", [(48, 16, 256), (8, 16, 30), (96, 48, 300), (31, 49, 300), (64, 112, 784), (40, 64, 60)], ids=str
+)
+def test_half_panels_of_a_matrix_in_memory_change_no_bit(libraries, sizes, along) -> None:
+    """Of layers of one tap, whose images are not copied: tiles transpose whole panels only."""
+    m, n, k = sizes
+    random = np.random.default_rng(k)
+    a, b = random.standard_normal((m, k), np.float32), random.standard_normal((k, n), np.float32)
+    columns = np.ascontiguousarray(b.T) if along else b
+    results = []
+    for library in libraries:
+        for width in (w for w in (32, 64) if library.has(w)):
+            results.append(np.zeros((m, n), np.float32))
+            given = (ctypes.c_void_p(x.ctypes.data) for x in (a, columns, results[-1]))
+            library.multiply_in_place(width, m, n, k, along, *given)
+    if results:
+        np.testing.assert_allclose(results[0], a.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
+        assert {c.tobytes() for c in results} == {results[0].tobytes()}
+
+
+def test_half_panels_change_no_bit(libraries: list[ctypes.CDLL]) -> None:
     plain, halves = libraries
     random = np.random.default_rng(7)
     widths = [w for w in (32, 64) if plain.has(w)]

@@ -191,7 +191,8 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, PackPa
         for (intptr_t at = 0, width; at < columns; at += width, tile.c += width * g.c_col) {
           width = blocks.width_of(columns - at);
           tile.n = columns - at < width ? columns - at : width;
-          if (MB_HALF_PANELS && bytes == 64 && !ways.together && tile.n <= blocks.narrow / 2) width = blocks.narrow / 2;
+          const bool half = MB_HALF_PANELS && bytes == 64 && !ways.together && tile.n <= blocks.narrow / 2;
+          if (half) width = blocks.narrow / 2;
           const bool whole = tile.n == width, first = at >= grouped;
           if (first) {
             group = grouped = at;
@@ -202,7 +203,8 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, PackPa
           T* const panel =
               panels + (ways.two_panels ? next.other * depth : (ways.one_block ? at - group : at) * tile.k);
           steps.width = tile.b_row = width;
-          steps.raw = (ways.in_tiles || ways.turns) && whole ? g.b + k * g.b_row + (j + at) * g.b_col : nullptr;
+          const bool by_tiles = (ways.in_tiles || ways.turns) && whole && !half;
+          steps.raw = by_tiles ? g.b + k * g.b_row + (j + at) * g.b_col : nullptr;
           steps.turned = ways.turns && steps.raw;
           steps.copies = nullptr;
           intptr_t done = 0;  // of the depth of the panel, by tiles
