@@ -178,6 +178,7 @@ struct PackedConv : Weights... {
 #if MB_THREADS > 1
     Gemm<T> shared = g;
     shared.team = c.team, shared.members = members, shared.share = share;
+    if (packer == &g) packer = &shared;  // B is a matrix in memory
     multiply_in_parts<T>(shared, widest_bytes(), scratch, pack, packer, nullptr, static_cast<const Weights&>(*this)...,
                          rows...);
 #else
