@@ -10,6 +10,7 @@ template <class T>
 struct SoftmaxRow {
   using V = typename Width<MB_SOFTMAX_CROSS_ENTROPY_MANY ? kNarrowBytes : int(sizeof(T))>::template of<T>;
   static constexpr int kChunk = V::size;
+  static constexpr bool kVectors = MB_SIMD && kChunk > 1 && !MB_SOFTMAX_CROSS_ENTROPY_INNER;  // in memory
 
   // Without gradient: y = x - log(sum over the classes of e^x), below the maximum so that nothing overflows.
   // With it x is that already, and y = factor * (e^x - onehot(label)).
@@ -20,6 +21,7 @@ struct SoftmaxRow {
       largest = *x;
       for (int c = 0; c < classes; ++c) largest = x[c * step] > largest ? x[c * step] : largest;
     }
+    if constexpr (kVectors) return run_vectors(y, x, gradient, label, factor, classes, largest);
     for (int first = 0; first < classes; first += kChunk) {
       T chunk[kChunk] = {};
       int count = classes - first < kChunk ? classes - first : kChunk;
@@ -34,6 +36,29 @@ struct SoftmaxRow {
     // In this order nothing cancels: at the largest score the result is the logarithm alone.
     T log_sum = log_of_one(sum);
     for (int c = 0; c < classes; ++c) y[c * step] = x[c * step] - largest - log_sum;
+  }
+
+  // The same of scores side by side, by whole vectors: once for the sum, unless it is known, and once for y.
+  static MB_INLINE void run_vectors(T* y, const T* x, bool gradient, int label, T factor, int classes, T largest) {
+    T sum = 0, log_sum = 0;
+    for (bool writes = gradient;; writes = true) {
+      for (int first = 0; first < classes; first += kChunk) {
+        const int left = classes - first;
+        V each = V::load(x + first, left) - V(largest);
+        if (gradient || !writes) {
+          T chunk[kChunk];
+          exp_of_negative(each).store(chunk);
+          for (int i = 0; i < kChunk && i < left; ++i) sum += chunk[i];
+          if (unsigned(label - first) < unsigned(kChunk)) chunk[label - first] -= 1;
+          each = V(factor) * V::load(chunk);
+        } else {
+          each = each - V(log_sum);
+        }
+        if (writes) each.store(y + first, left);
+      }
+      if (writes) return;
+      log_sum = log_of_one(sum);
+    }
   }
 };
 
