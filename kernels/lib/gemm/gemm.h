@@ -124,7 +124,7 @@ MB_INLINE void run_wide_tile(bool first, const Gemm<T>& g, const T* a, intptr_t 
 template <class T, class... Steps>
 MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Steps&... steps) {
   constexpr bool kPacked = sizeof...(steps) != 0;
-  intptr_t width = lanes_of<T>(bytes) * kTileVectors;
+  intptr_t width = unsigned(bytes) / (sizeof(T) / kTileVectors);
   if constexpr (kPacked) width = (steps.width, ...);
   intptr_t most = kPacked ? packed_tile_rows(bytes) : tile_rows(bytes);
   [[maybe_unused]] intptr_t step = 0;
@@ -228,7 +228,7 @@ template <class T>
 MB_NOINLINE void multiply(const Gemm<T>& g, int bytes, bool direct, Pack<T> pack, const void* packer) {
   alignas(kPanelAlignment) T buffer[(kPanelBytes + kWrittenBytes + kEdgeBytes) / sizeof(T)];  // a panel, rows, an edge
   constexpr intptr_t kEdge = (kPanelBytes + kWrittenBytes) / sizeof(T);
-  const intptr_t width = unsigned(bytes) / sizeof(T) * kTileVectors,
+  const intptr_t width = unsigned(bytes) / (sizeof(T) / kTileVectors),
                  deepest = kPanelBytes / kTileVectors / unsigned(bytes);
   Gemm<T> panel = g;
   for (intptr_t j = 0; j < g.n; j += width) {
@@ -294,32 +294,42 @@ MB_INLINE bool takes_dots(const Gemm<T>& g, int bytes) {
   return !MB_ONE_VARIANT && along && (bytes > 16 || !MB_DISPATCHES) && (g.m == 1 || g.n == 1 || g.k >= 8 * lanes);
 }
 
+// True of products `along` K that tiles compute sooner than dot products, on x86: so many rows that packing whole panels
+// takes less than the last additions would.
+template <class T>
+MB_INLINE bool takes_tiles(const Gemm<T>& g, bool along) {
+  return MB_DISPATCHES && along && g.n % 16 == 0 && g.k < 4 * (g.m - 8);
+}
+
 #if !MB_ONE_VARIANT
 // Chooses how to go about it; may take the product from its transpose, C' = B' * A'. Uses `g` up.
 template <class T>
 MB_NOINLINE void multiply_strided(Gemm<T>& g) {
   const int bytes = vector_bytes(), lanes = int(unsigned(bytes) / sizeof(T));
   const bool along = g.a_col == 1 && g.b_row == 1;
-  const bool dots = takes_dots(g, bytes);
-  // Few columns leave vectors empty, as few rows do not. With wide vectors that pays only where A' has contiguous rows
-  // (a_row is 1): to copy others costs more. Code for aarch64 is shorter if dot products have this rule, too,
-  // before their own.
-  bool swap = false;
-  if (kRowVectors || !dots)
-    swap = along ? g.m < g.n && !has_many_rows(g) : g.n < g.m && (MB_DISPATCHES ? g.n * g.a_row <= lanes : g.n < lanes);
-  if (dots) swap = (g.n < g.m) == (g.m >= 4 && g.n >= 4);
-  if (swap) {
-    exchange(g.m, g.n);
-    exchange(g.a, g.b);
-    exchange(g.a_row, g.b_col);
-    exchange(g.a_col, g.b_row);
-    exchange(g.c_row, g.c_col);
-  }
+  if (!takes_tiles(g, along)) {
+    const bool dots = takes_dots(g, bytes);
+    // Few columns leave vectors empty, as few rows do not. With wide vectors that pays only where A' has contiguous rows
+    // (a_row is 1): to copy others costs more. Code for aarch64 is shorter if dot products have this rule, too,
+    // before their own.
+    bool swap = false;
+    if (kRowVectors || !dots)
+      swap =
+          along ? g.m < g.n && !has_many_rows(g) : g.n < g.m && (MB_DISPATCHES ? g.n * g.a_row <= lanes : g.n < lanes);
+    if (dots) swap = (g.n < g.m) == (g.m >= 4 && g.n >= 4);
+    if (swap) {
+      exchange(g.m, g.n);
+      exchange(g.a, g.b);
+      exchange(g.a_row, g.b_col);
+      exchange(g.a_col, g.b_row);
+      exchange(g.c_row, g.c_col);
+    }
 #if MB_DISPATCHES
-  if (dots) return run_avx2<DotsBody<T>>(&g);
+    if (dots) return run_avx2<DotsBody<T>>(&g);
 #else
-  if (dots) return dispatch<DotsBody<T>>(&g);
+    if (dots) return dispatch<DotsBody<T>>(&g);
 #endif
+  }
   // Few tiles of rows read a panel too seldom to pay for a copy; many would meet the cache and store-forwarding
   // conflicts of power-of-two rows each time.
   const bool direct = g.b_col == 1 && g.m <= 8;

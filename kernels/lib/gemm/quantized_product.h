@@ -117,7 +117,8 @@ MB_NOINLINE void multiply_quantized(const Gemm<T>& g, const QuantizedPanels<T, P
       return;
     }
   }
-  if (along && !takes_dots(g, bytes)) return multiply<T>(g, bytes, false, QuantizedPanels<T, Parts, Packs>::pack, &b);
+  const bool tiles = !takes_dots(g, bytes) || takes_tiles(g, true);
+  if (along && tiles) return multiply<T>(g, bytes, false, QuantizedPanels<T, Parts, Packs>::pack, &b);
 #if MB_THREADS > 1
   if constexpr (Packs) {
     if (g.members > 1 && large && int64_t(g.n) * g.k * intptr_t(sizeof(T)) >= 4 * kLeastBytes) {
