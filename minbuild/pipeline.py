@@ -29,6 +29,7 @@ from minbuild.ir.kernel_choice import KernelChoice
 from minbuild.ir.size_report import Board, SizeReport, Verification
 from minbuild.ops import registry
 from minbuild.options.build_options import (
+    ALL,
     AUTO,
     COMPACT,
     COMPILED,
@@ -235,6 +236,7 @@ def _plan_options(build_options: BuildOptions, targets: Sequence[Target]) -> Pla
         graphs=tuple(build_options.graphs),
         threads=_threads(build_options, targets),
         kernels=KernelChoice(packs=build_options.loop_variants != ONE),
+        packs_all=build_options.packing == ALL and all(target.traits.format != "image" for target in targets),
         kernel_names=build_options.error_messages == TEXT,
         checks_loss=build_options.checks_loss,
         updates=Updates(build_options.updates == FUSED, build_options.checks_gradients),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,11 +13,15 @@ class KernelChoice:
     `held` are the kernels' functions, the features, as `stem.feature`, and the operators of sizes of a library that is
     there: a plan for it takes another kernel of the same results where it lacks the one that is faster. None of a
     library that is built for the plan.
+
+    `largest` are the sizes of free dimensions that products and convolutions are packed for, wherever they are faster
+    so. None to pack those alone that gain most, with free dimensions of one.
     """
 
     packs: bool = True  # those that pack matrices of large products
     scratch: int | None = None  # most bytes of those that take more scratch memory than others; None: any
     held: frozenset[str] | None = None
+    largest: Mapping[str, int] | None = field(default=None, hash=False)
 
     def has(self, name: str) -> bool:
         """True of the function of a kernel, a feature or an operator of that `name` which the library has, or may

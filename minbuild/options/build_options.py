@@ -92,6 +92,14 @@ class BuildOptions:
         smallest=ONE,
         fastest=ALL,
     )
+    packing: str = choice(
+        (AUTO, ALL),
+        "matrix products and convolutions that pack their operands, by kernels of 20 to 100 KB and with up to 0.7 MB "
+        "more of temporaries: those that gain most, at a batch of one where it is free (auto), or all that gain at "
+        "the largest sizes (all; chips have those of auto, as their memory is small)",
+        PLAN,
+        fastest=ALL,
+    )
     lowerings: str = choice(
         (DIRECT, LEAST),
         "kernels of operators that others compute to the same bits: their own (direct), or what makes the smaller "

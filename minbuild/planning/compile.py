@@ -13,6 +13,7 @@ from minbuild.frontend.checkpoint import LARGEST_FILE, parameter_bytes, read_che
 from minbuild.frontend.files import read_shared
 from minbuild.ir import Plan, Program, TrainingArtifacts, fingerprint_of
 from minbuild.ir.dims import symbols_in
+from minbuild.ir.kernel_choice import KernelChoice
 from minbuild.ir.mapped import FileBytes
 from minbuild.ir.ram_price import RamPoint
 from minbuild.ops import Registry, registry
@@ -109,16 +110,16 @@ def compile_artifacts(
     sizes = {s: largest.get(s, DEFAULT_LARGEST) for s in optimized.symbols}
     check_elements(optimized, sizes, fixed)
     threads = threads_of(options.threads, optimized, operators)
-    kernels = options.kernels
+    kernels = replace(options.kernels, largest=sizes) if options.packs_all else options.kernels
     plan = build_plan(optimized, operators, threads, kernels)
     if options.threads == AUTO:
-        threads, plan = _affordable(optimized, operators, options, sizes, threads, plan=plan)
+        threads, plan = _affordable(optimized, operators, kernels, sizes, threads, plan=plan)
     fitted = None
     points: tuple[RamPoint, ...] = ()
     if options.ram is not None:
         usual = ram_of(plan, sizes)  # with all kernels, and the threads that --threads chooses
         if usual > options.ram:
-            kernels = replace(kernels, scratch=0)
+            kernels = replace(kernels, scratch=0, largest=None)
             threads = threads if options.threads != AUTO else 1  # every thread has scratch memory of its own
             plan = build_plan(optimized, operators, threads, kernels)
 
@@ -237,7 +238,7 @@ def compile_models(
 def _affordable(
     program: Program,
     operators: Registry,
-    options: PlanOptions,
+    kernels: KernelChoice,
     sizes: Mapping[str, int],
     threads: int,
     plan: Plan,
@@ -246,10 +247,10 @@ def _affordable(
     the plan for them. `plan` is that of `program` for all of them."""
     if threads == 1 or ram_of(plan, sizes) >= _RAM_OF_ANY_THREADS:
         return threads, plan
-    most = ram_of(build_plan(program, operators, 1, options.kernels), sizes) * 5 // 4
+    most = ram_of(build_plan(program, operators, 1, kernels), sizes) * 5 // 4
     while threads > 1 and ram_of(plan, sizes) > most:
         threads //= 2
-        fewer = build_plan(program, operators, threads, options.kernels)
+        fewer = build_plan(program, operators, threads, kernels)
         same = fewer.constants == plan.constants  # large ones are in memory once
         plan = replace(fewer, constants=plan.constants) if same else fewer
     return threads, plan

@@ -5,12 +5,18 @@ from types import SimpleNamespace
 import pytest
 
 from minbuild.ir import ElementType
-from minbuild.ir.dims import symbol
+from minbuild.ir.dims import Dim, symbol
+from minbuild.ir.kernel_choice import KernelChoice
 from minbuild.ops.linear_algebra.contraction import contraction_kernel
 from minbuild.ops.linear_algebra.gemm_packing import packing_scratch
 
 pytestmark = pytest.mark.unit
 BATCH = symbol("batch")
+
+
+def _packs(sizes: tuple[Dim, ...], choice: KernelChoice = KernelChoice()) -> bool:  # noqa: B008 (frozen)
+    context = SimpleNamespace(element=lambda: ElementType.FLOAT, kernels=choice)
+    return bool(packing_scratch(context, contraction_kernel, *sizes))
 
 
 @pytest.mark.parametrize(
@@ -34,9 +40,7 @@ BATCH = symbol("batch")
     ],
 )
 def test_free_sizes_count_as_the_smallest_that_they_can_be(sizes, packs):
-    kernels = SimpleNamespace(takes=lambda packed, plain, pays: pays, affords=lambda scratch: True)
-    context = SimpleNamespace(element=lambda: ElementType.FLOAT, kernels=kernels)
-    assert bool(packing_scratch(context, contraction_kernel, *sizes)) is packs
+    assert _packs(sizes) is packs
 
 
 @pytest.mark.parametrize(
@@ -53,6 +57,18 @@ def test_free_sizes_count_as_the_smallest_that_they_can_be(sizes, packs):
 )
 def test_small_layers_of_a_fixed_batch_are_as_those_of_a_free_one(sizes, packs):
     """The kernel of packed products is more code than all of a small trainer."""
-    kernels = SimpleNamespace(takes=lambda packed, plain, pays: pays, affords=lambda scratch: True)
-    context = SimpleNamespace(element=lambda: ElementType.FLOAT, kernels=kernels)
-    assert bool(packing_scratch(context, contraction_kernel, *sizes)) is packs
+    assert _packs(sizes) is packs
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch", "packs"),
+    [
+        ((BATCH, 128, 784), 32, True),
+        ((16 * BATCH, 128, 128), 32, True),
+        ((16 * BATCH, 128, 128), 1, False),
+        ((BATCH, 16, 16), 32, False),
+        ((8, 128, 784), 32, False),  # none is free
+    ],
+)
+def test_where_all_that_gain_are_packed_free_sizes_are_the_largest(sizes, batch, packs):
+    assert _packs(sizes, KernelChoice(largest={"batch": batch})) is packs

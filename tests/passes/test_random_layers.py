@@ -14,14 +14,17 @@ from minbuild.planning.kernel_selection import contents_of
 
 # tests/slow/random_models.py builds as many as one likes, with vectors of every width.
 COUNT = 30
-LIBRARIES = {"one thread, AVX2": ("off", False), "two threads, AVX-512": ("2", True)}
+LIBRARIES = {
+    "one thread, AVX2": (PlanOptions(), False),
+    "one thread, AVX-512": (PlanOptions(packs_all=True), True),
+    "two threads, AVX-512": (PlanOptions(threads="2"), True),
+}
 
 
 @pytest.fixture(scope="module", params=LIBRARIES)
 def built(request, tmp_path_factory):
-    threads, avx512 = LIBRARIES[request.param]
+    options, avx512 = LIBRARIES[request.param]
     made = [random_layer(seed) for seed in range(COUNT)]
-    options = PlanOptions(threads=threads)
     models = [compiled(artifacts, REGISTRY, options, **layer.largest) for artifacts, layer in made]
     contents = replace(contents_of(models), avx512=avx512)
     library = trainers.library_of(contents, REGISTRY, tmp_path_factory.mktemp("layers"))

@@ -5,7 +5,7 @@ The kernel of packed products is one of its own: libraries of models that are to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from minbuild.ir import ElementType, TensorType
@@ -58,7 +58,8 @@ def packing_scratch(
     nothing where `kernel` computes it as it is, as packing does not pay or `ctx` is without it. Free sizes count as
     large; `packed` is the function, or the feature, that packs, by default the function of `packed_kernel_of`;
     `column_bytes` are the most for columns, by default as many as a product of matrices in memory takes."""
-    element, pays = ctx.element(), _pays([d for d in sizes if isinstance(d, int)]) or _pays_at_least(sizes)
+    element, known = ctx.element(), [d for d in sizes if isinstance(d, int)]
+    pays = _pays(known) or _pays_at_least(sizes, ctx.kernels.largest or {})
     if element not in FLOATS or not ctx.kernels.takes(
         packed or f"{kernel.function}_packed", kernel.function, pays=pays
     ):
@@ -107,13 +108,14 @@ def _pays(known: list[int]) -> bool:
     return known[-2] >= _LONG and known[-1] * known[-2] >= _LARGE_MATRIX
 
 
-def _pays_at_least(sizes: Sequence[Dim]) -> bool:
-    """True if packing pays at all three sizes when those that are free are as small as they can be: of narrow layers
-    over many words or places, where a batch of one has enough rows. Where none is free, the least size may be the batch
-    as well as a rank: a small layer over eight samples gains less than the kernel takes."""
+def _pays_at_least(sizes: Sequence[Dim], free: Mapping[str, int]) -> bool:
+    """True if packing pays at all three sizes when those that are free have the size that `free` gives, or are as small
+    as they can be: of narrow layers over many words or places, where a batch of one has enough rows. Where none is
+    free, the least size may be the batch as well as a rank: a small layer over eight samples gains less than the
+    kernel takes."""
     if len(sizes) != 3 or not all(map(never_negative, sizes)):
         return False
-    low, middle, high = sorted(evaluate(d, dict.fromkeys(symbols_in(d), 1)) for d in sizes)
+    low, middle, high = sorted(evaluate(d, {**dict.fromkeys(symbols_in(d), 1), **free}) for d in sizes)
     product = low * middle * high
     if low >= _MEDIUM and product >= _LARGE_PRODUCT:
         return True
