@@ -61,5 +61,5 @@ def farthest(
         for feeds in batches[name]:
             ran, wanted, _ = beside.step(feeds)
             distances = [distance(one, other) for one, other in zip(ran, wanted, strict=True)]
-            found[name] = max(found[name], *distances)
+            found[name] = float(np.max([found[name], *distances]))  # NaN if one is
     return found
