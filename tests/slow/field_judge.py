@@ -41,7 +41,7 @@ def compare_gradients(row: Row, found: Arrays, record: Arrays, same: Same) -> No
     """Distance and noise of the parameter that is farthest away. Each is measured by its largest element."""
     away = dict(distances(found, record, same))
     sizes = {p: float(np.abs(record[f"gradient64/{p}"]).max()) for p in away}
-    row.gradients = max(away.values(), default=0.0)
+    row.gradients = float(np.max([0.0, *away.values()]))  # NaN if one is
     row.gradient_noise = max((float(record[f"noise/{p}"]) / sizes[p] for p in away), default=0.0)
 
 

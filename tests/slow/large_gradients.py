@@ -1,0 +1,179 @@
+"""First gradients at real size, beside PyTorch in double precision: reports/baseline/large_gradients.md.
+
+    python tests/slow/large_gradients.py [--torch PYTHON] [--ort PYTHON] [--work FOLDER] [--batches 1,8] [--dry]
+                                         [NAME...]
+
+The networks are those of bench_large.py, with its artifacts, and each is built in the ways that take other kernels:
+as by default on two threads, without threads and AVX-512, and with `--profile fastest` on one. PyTorch's gradients in
+double precision are what theirs are compared with, and its own in single precision say how far rounding leads. PYTHON
+has torch, onnx and onnxscript (--torch), onnxruntime-training-cpu 1.19.2 (--ort); environments are made where none is
+given. Exit code 1 where one differs; --dry leaves the report alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+HERE = Path(__file__).resolve()
+ROOT = HERE.parents[2]
+sys.path[:0] = [str(ROOT), str(HERE.parent)]
+
+PREFACE = """\
+# Gradients at real size
+
+Written by `python tests/slow/large_gradients.py`: first losses and gradients of the networks of `large.md`, beside
+PyTorch's in float64, each as a part of the largest element of its parameter; the farthest parameter counts. Noise is
+PyTorch's own distance in float32.
+
+| network | batch | build | loss | noise | gradients | noise | result |
+|---|--:|---|--:|--:|--:|--:|---|
+"""
+BUILDS = {
+    "default, two threads": ({"threads": "auto"}, 2),
+    "no threads, no AVX-512": ({"avx512": "off"}, 1),
+    "fastest, no threads": ({"packing": "all", "optimize": "speed"}, 1),
+}
+
+
+def main() -> int:
+    from bench_large import _chosen, _ort, _torch, make_artifacts
+
+    options = _options()
+    lines, differ = [], 0
+    with tempfile.TemporaryDirectory(prefix="minbuild-large-") as scratch:
+        work = options.work or Path(scratch)
+        pythons = {"torch": options.torch or _torch(work), "ort": options.ort or _ort(work)}
+        for name in _chosen(options.names):
+            folder = work / name.replace(":", "-")
+            make_artifacts(folder, name, pythons, options.batches)
+            for batch in options.batches:
+                record = _of_torch(folder, name, batch, pythons["torch"])
+                for build, row in _rows(folder, batch, record):
+                    lines.append(f"| {name} | {batch} | {build} | {row} |")
+                    differ += row.endswith("differs")
+                    print(lines[-1], flush=True)
+    if not options.dry:
+        (ROOT / "reports/baseline/large_gradients.md").write_text(PREFACE + "\n".join(lines) + "\n", "utf-8")
+    return 1 if differ else 0
+
+
+def _options() -> argparse.Namespace:
+    plain = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=plain)
+    parser.add_argument("--torch", type=Path)
+    parser.add_argument("--ort", type=Path)
+    parser.add_argument("--work", type=Path, help="keep what is exported here")
+    parser.add_argument("--batches", type=lambda text: [int(n) for n in text.split(",")], default=[1, 8])
+    parser.add_argument("--dry", action="store_true")
+    parser.add_argument("names", nargs="*")
+    return parser.parse_args()
+
+
+def _of_torch(folder: Path, name: str, batch: int, python: Path) -> dict[str, np.ndarray]:
+    """Values, gradients and noise of all parameters that train, as field_judge.py reads them, and both losses."""
+    with tempfile.TemporaryDirectory(prefix="minbuild-large-") as scratch:
+        out = Path(scratch) / "record.npz"
+        command = [str(python), str(HERE), "--worker", str(folder), name, str(batch), str(out)]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        subprocess.run(command, check=True, env=environment)
+        with np.load(out) as arrays:
+            return dict(arrays)
+
+
+def worker(folder: str, name: str, batch: str, out: str) -> None:
+    import torch
+    from large_nets import made, net_of
+    from torch.nn import functional
+
+    with np.load(Path(folder) / f"batch_{batch}.npz") as arrays:
+        x, labels = (torch.from_numpy(arrays[name]) for name in ("x", "labels"))
+    found: dict[str, np.ndarray] = {}
+    for dtype, key in ((torch.float64, "gradient64"), (torch.float32, "noise")):
+        model = made(name).to(dtype)
+        given = x.to(dtype) if x.is_floating_point() else x
+        loss = (
+            model(given, labels)
+            if net_of(name).gives_loss
+            else functional.cross_entropy(model(given), labels)
+        )
+        loss.backward()
+        found[f"loss/{key}"] = np.array(loss.item())
+        for parameter, value in model.named_parameters():
+            if value.grad is None:
+                continue
+            gradient = value.grad.numpy()
+            if dtype is torch.float32:
+                found[f"value/{parameter}"] = value.detach().numpy()
+                gradient = np.abs(gradient - found[f"gradient64/{parameter}"]).max()
+            found[f"{key}/{parameter}"] = gradient
+    np.savez(out, **found)
+
+
+def _rows(folder: Path, batch: int, record: Mapping[str, np.ndarray]) -> Iterator[tuple[str, str]]:
+    """The builds, and what the table says of each."""
+    from field_judge import compare_gradients, judge, lost, matched
+    from field_table import Row
+
+    from minbuild.authoring.load import load
+    from minbuild.ops import registry
+
+    loss = float(record["loss/gradient64"])
+    same = matched({p.name: p.data for p in load(folder, registry()).checkpoint.parameters}, record)
+    for build in BUILDS:
+        found_loss, found = _of_build(folder, batch, *BUILDS[build])
+        row = Row(folder.name, "ort", 0, losses=abs(found_loss - loss) / loss)
+        row.loss_noise = abs(float(record["loss/noise"]) - loss) / loss
+        compare_gradients(row, found, record, same)
+        judge(row)
+        fine = row.result in ("agrees", "noise")
+        missing = lost(record, same)
+        result = ("agrees" if fine else "differs") + (
+            f", {len(missing)} parameters left out" if missing else ""
+        )
+        numbers = (row.losses, row.loss_noise, row.gradients, row.gradient_noise)
+        yield build, " | ".join([*(f"{n:.1e}" for n in numbers), result])
+
+
+def _of_build(
+    folder: Path, batch: int, chosen: Mapping[str, str], threads: int
+) -> tuple[float, dict[str, np.ndarray]]:
+    """The loss and the gradients of a first training step by a trainer that is built now."""
+    from minbuild.codegen.library_builder import build_checked
+    from minbuild.options.build_options import ALL, OFF, BuildOptions
+    from minbuild.options.plan_options import PlanOptions
+    from minbuild.planning.compile import compile_model
+    from minbuild.planning.kernel_selection import contents_of
+    from minbuild.toolchain import find_toolchain, host_target
+    from minbuild.training.library import TRAIN, Library, Session
+
+    options = BuildOptions(**{"threads": OFF, **chosen})
+    planned = PlanOptions(threads=options.threads, packs_all=options.packing == ALL)
+    model = compile_model(folder, {}, {}, options=planned)
+    contents = contents_of([model], build_options=options)
+    library = build_checked(contents, model.registry, host_target(), find_toolchain(None, None, options))
+    with tempfile.TemporaryDirectory(prefix="minbuild-large-") as scratch:
+        path = Path(scratch) / "trainer.so"
+        path.write_bytes(library.built.shared)
+        sizes = [batch] * len(model.plan.symbols)
+        checkpoint = (folder / "checkpoint").read_bytes()
+        session = Session(Library(path), model.plan_bytes, checkpoint, sizes, threads=threads)
+        with np.load(folder / f"batch_{batch}.npz") as arrays:
+            given = [arrays[name] for name, _ in model.plan.routines[0].inputs]
+        loss = float(np.ravel(session.run(TRAIN, given)[0])[0])
+        gradients = {n: session.gradient(n) for n in session.parameters}
+        return loss, {n: np.array(g) for n, g in gradients.items() if g is not None}
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        worker(*sys.argv[2:])
+    else:
+        sys.exit(main())
