@@ -32,7 +32,7 @@ def _layers(seed: int) -> Sequence[tuple[TestCase, TestCase]]:
         dilation = int(random.choice([1, 1, 1, 2])) if taps > 1 else 1
         groups = int(random.choice([1, 1, 1, 1, 2, 3]))
         channels, filters = (
-            int(random.choice([16, 16, 32, 48, 80, 112, *random.integers(17, 100, 6)])) for _ in "CM"
+            int(random.choice([8, 16, 16, 32, 48, 80, 112, *random.integers(3, 100, 7)])) for _ in "CM"
         )
         lines = random.random() < 0.15
         size = tuple(int(n) for n in random.integers(3, 25, 1 if lines else 2))

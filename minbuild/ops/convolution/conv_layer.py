@@ -56,6 +56,7 @@ class Layer:
     batch: Dim
     kernels: KernelChoice
     function: str = "conv"  # of the kernel that does not pack
+    exchanges_another: bool = False  # it is a packed layer whose inputs and outputs have changed places
 
     @classmethod
     def of(cls, ctx: OpContext, x: Shape, w: Shape) -> Layer:
@@ -107,6 +108,8 @@ class Layer:
     def packs(self) -> bool:
         """True from the size on at which packing was measured to gain enough, if the plan has both kernels."""
         outputs, depth = product([a.outputs for a in self.axes]), self.channels * self.taps
+        if self.exchanges_another:
+            return True
         if self.depthwise or not isinstance(outputs, int):
             return False
         least = _LARGE_WORK if self.kernels.largest is None else _SOME_WORK
@@ -187,7 +190,7 @@ class Layer:
             replace(a, size=a.outputs, before=a.span - a.before, after=a.size - a.outputs + a.before)
             for a in self.axes
         )
-        return replace(self, channels=self.filters, filters=self.channels, axes=axes)
+        return replace(self, channels=self.filters, filters=self.channels, axes=axes, exchanges_another=True)
 
     def packed_scratch(self, propagation: int, *, quantized: bool = False) -> TensorType:
         """As packed_conv.h lays it out: places of taps, the order of outputs, planes of the images of a pass, their
