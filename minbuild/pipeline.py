@@ -144,7 +144,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         largest=request.largest,
         ops_folders=request.ops_folders,
         log=progress.detail,
-        options=replace(_plan_options(build_options, targets), ram_curve=request.analysis),
+        options=replace(plan_options(build_options, targets), ram_curve=request.analysis),
     )
     add_components = with_abi if request.abi else with_components
     planned = tuple(add_components(model, request.components, request.export_outputs) for model in planned)
@@ -230,7 +230,7 @@ def _other_libraries(
     return build_abi(models[0], libraries, builder.toolchain.build_options, files, builder.builds)
 
 
-def _plan_options(build_options: BuildOptions, targets: Sequence[Target]) -> PlanOptions:
+def plan_options(build_options: BuildOptions, targets: Sequence[Target]) -> PlanOptions:
     """Options of plans for `targets`, as `build_options` have them. Raises BadInput."""
     return PlanOptions(
         graphs=tuple(build_options.graphs),

@@ -12,7 +12,7 @@ from forward import FLOAT, Net
 from minbuild.authoring import Recipe, make_artifacts, write_artifacts
 from minbuild.options.build_options import ALL, AUTO, BuildOptions, in_profile
 from minbuild.options.plan_options import PlanOptions
-from minbuild.pipeline import _plan_options
+from minbuild.pipeline import plan_options
 from minbuild.planning.compile import compile_model
 from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.ram_budget import ram_of
@@ -64,6 +64,6 @@ def test_a_budget_comes_first(artifacts: Path) -> None:
 )
 def test_the_fastest_profile_packs_all_but_for_chips(targets: list[str], packs: bool) -> None:
     found = [parse_target(each) for each in targets]
-    assert _plan_options(in_profile("fastest"), found).packs_all is packs
-    assert not _plan_options(BuildOptions(), found).packs_all
+    assert plan_options(in_profile("fastest"), found).packs_all is packs
+    assert not plan_options(BuildOptions(), found).packs_all
     assert (in_profile("fastest").packing, BuildOptions().packing) == (ALL, AUTO)

@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 HERE = Path(__file__).resolve()
@@ -45,8 +46,8 @@ def main() -> None:
 
 def _measure(folder: Path, batch: int, seconds: float) -> dict[str, object]:
     from minbuild.codegen.library_builder import build_checked
-    from minbuild.options.build_options import PROFILES, in_profile
-    from minbuild.options.plan_options import PlanOptions
+    from minbuild.options.build_options import OFF, PROFILES, in_profile
+    from minbuild.pipeline import plan_options
     from minbuild.planning.compile import compile_model
     from minbuild.planning.kernel_selection import contents_of
     from minbuild.toolchain import find_toolchain, host_target
@@ -56,7 +57,8 @@ def _measure(folder: Path, batch: int, seconds: float) -> dict[str, object]:
         steppers = {}
         for profile in PROFILES:
             build_options = in_profile(profile)
-            model = compile_model(folder, {}, {}, options=PlanOptions(graphs=build_options.graphs))
+            options = plan_options(replace(build_options, threads=OFF), [host_target()])
+            model = compile_model(folder, {}, {}, options=options)
             contents = contents_of([model], build_options=build_options)
             toolchain = find_toolchain(build_options=build_options)
             built = build_checked(contents, model.registry, host_target(), toolchain).built

@@ -1,15 +1,15 @@
 """Trains every case with the address and undefined-behaviour sanitizers of g++, from C as a device would.
 
-    python tests/slow/sanitizers.py [--threads] [--dense 1|2|3|4 | --compiled] [NAME...]
+    python tests/slow/sanitizers.py [--threads] [--packing] [--dense 1|2|3|4 | --compiled] [NAME...]
 
 The sources of each trimmed trainer and a driver that evaluates, trains and updates three times, saves and
 loads are built with g++ into one program. "packed" and "recurrent" are models of real size beside the artifact sets,
 for packed products, convolutions and recurrent layers, "rows" has normalizations, "narrow" convolutions over small
 images, "groups" others of few channels or one each, "adapters" products of low rank, "halves" has products of halves
 in native arithmetic, number by number on this machine; "quantized-..." have weights in 4, 8 and 16 bits, or quantized
-activations. --threads: libraries with four threads, and the thread sanitizer instead. --dense: with dense plans, 2 and
-4: with 8-bit indices, from 3 on: with shared names; --compiled: with plans compiled in. Ends with 1 if any
-program reports anything.
+activations. --threads: libraries with four threads, and the thread sanitizer instead. --packing: as with `--packing
+all`. --dense: with dense plans, 2 and 4: with 8-bit indices, from 3 on: with shared names; --compiled: with plans
+compiled in. Ends with 1 if any program reports anything.
 """
 
 from __future__ import annotations
@@ -227,6 +227,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--threads", action="store_true")
+    parser.add_argument("--packing", action="store_true")
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--dense", type=int, choices=(1, 2, 3, 4), default=0)
     forms.add_argument("--compiled", action="store_true")
@@ -244,7 +245,10 @@ def main() -> int:
             if chosen and path.name not in chosen:
                 continue
             try:
-                built = trainer(path, threads=threads, dense=given.dense, native_halves=path.name == "halves")
+                halves = path.name == "halves"
+                built = trainer(
+                    path, threads=threads, dense=given.dense, native_halves=halves, packs_all=given.packing
+                )
                 built = compiled(built) if given.compiled else built
             except Unsupported as error:
                 print(f"{path.name}: not supported: {str(error)[:150]}", flush=True)

@@ -22,6 +22,7 @@ from minbuild.codegen.sources import emit_sources
 from minbuild.frontend.artifacts import load_artifacts
 from minbuild.frontend.checkpoint import read_checkpoint
 from minbuild.ir import Checkpoint, Plan, TrainingArtifacts
+from minbuild.ir.kernel_choice import EVERY_KERNEL, KernelChoice
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
@@ -167,11 +168,12 @@ def trainer(
     dense: int = 0,
     wide: bool = False,
     native_halves: bool = False,
+    packs_all: bool = False,
 ) -> Trainer:
     """The trimmed trainer of a set, for as many `threads`; with `batch`, the first free dimension fixed; with
     `live_bytes`, calls repeated for a training step of as many bytes, at 32 of each free dimension; `dense` is the
-    form of its plan, see `dense_form`; `wide` asks for 64-bit sizes; `native_halves`: as by --half-arithmetic native.
-    Raises Unsupported."""
+    form of its plan, see `dense_form`; `wide` asks for 64-bit sizes; `native_halves`: as by --half-arithmetic native;
+    `packs_all`: as by --packing all, for 32 of each free dimension. Raises Unsupported."""
     case, operators = load(folder), registry()
     program = lower(case.artifacts, operators, {})
     if batch is not None:
@@ -179,7 +181,8 @@ def trainer(
     program = take_native_products(program, operators) if native_halves else program
     most = dict.fromkeys(program.symbols, 32)
     remade = () if live_bytes is None else checkpointing(live_bytes, most)
-    plan = build_plan(optimize(program, operators, None, remade), operators, threads)
+    kernels = KernelChoice(largest=most) if packs_all else EVERY_KERNEL
+    plan = build_plan(optimize(program, operators, None, remade), operators, threads, kernels)
     contents = LibraryContents(
         plan.kernels,
         frozenset(plan.features),
