@@ -31,8 +31,7 @@ _SECTIONS = (
         "bench_ort.py",
         "speed.md",
         "One training step with its optimizer step on one thread, ONNX Runtime 1.19.2 and minbuild in one "
-        "run, and the memory "
-        "that training adds to a process.",
+        "run, and the memory that training adds to a process; the last two columns are of `--profile fastest`.",
     ),
     ("Step time and memory at real size", "bench_large.py", "large.md", ""),
     ("Threads", "measure_threads.py", "threads.md", ""),
