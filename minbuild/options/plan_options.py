@@ -25,9 +25,7 @@ class PlanOptions:
     graphs: tuple[str, ...] = EVERY  # of GRAPHS: what it is planned for
     threads: str = OFF  # a value of --threads
     kernels: KernelChoice = EVERY_KERNEL  # that it chooses from
-    packs_all: bool = (
-        False  # products and convolutions that gain at the largest sizes, not those alone that gain most
-    )
+    packs_all: bool = False  # whatever gains at the largest sizes, not those kernels alone that gain most
     kernel_names: bool = True  # the plan has them, for errors in words
     checks_loss: bool = False  # training steps refuse a loss that is not finite
     updates: Updates = Updates()  # where parameters are updated

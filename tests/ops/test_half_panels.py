@@ -29,29 +29,29 @@ struct Columns {
   }
 };
 
+struct Scratch {
+  static constexpr size_t kRoom = kRowBytes + kColumnBytes + 64;
+  void* const memory = __builtin_memset(__builtin_malloc(kRoom), -1, kRoom);  // not finite where nothing is packed
+
+  ~Scratch() { __builtin_free(memory); }
+  float* at() const { return reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(memory) + 63) & -uintptr_t(64)); }
+};
+
 // Packed for vectors of so many bytes; the width of the narrowest panel. A lies as rows or, if `turned`, as columns.
 EXPORT int multiply(int bytes, int m, int n, int k, int adds, int turned, const float* a, const float* b, float* c) {
   Gemm<float> g = {m, n, k, a, turned ? 1 : k, turned ? m : 1, b, n, 1, c, n, 1};
   g.accumulate = adds != 0;
-  const size_t room = kRowBytes + kColumnBytes;
-  char* scratch = static_cast<char*>(__builtin_malloc(room + 64));
-  __builtin_memset(scratch, -1, room + 64);  // not finite where nothing is packed
-  float* const at = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch) + 63) & -uintptr_t(64));
+  const Scratch scratch;
   const Columns columns = {g};
   narrowest = 1000;
-  multiply_packed<float>(g, bytes, at, pack_panels<float, Columns>, &columns, nullptr);
-  __builtin_free(scratch);
+  multiply_packed<float>(g, bytes, scratch.at(), pack_panels<float, Columns>, &columns, nullptr);
   return narrowest;
 }
 // The same of B in memory, which tiles may read or pack themselves: as rows or, if `along`, as columns.
 EXPORT void multiply_in_place(int bytes, int m, int n, int k, int along, const float* a, const float* b, float* c) {
   const Gemm<float> g = {m, n, k, a, k, 1, b, along ? 1 : n, along ? k : 1, c, n, 1};
-  const size_t room = kRowBytes + kColumnBytes;
-  char* scratch = static_cast<char*>(__builtin_malloc(room + 64));
-  __builtin_memset(scratch, -1, room + 64);
-  float* const at = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch) + 63) & -uintptr_t(64));
-  multiply_packed<float>(g, bytes, at, pack_columns<float>, &g, nullptr);
-  __builtin_free(scratch);
+  const Scratch scratch;
+  multiply_packed<float>(g, bytes, scratch.at(), pack_columns<float>, &g, nullptr);
 }
 EXPORT int has(int bytes) { return MB_DISPATCHES ? bytes >= 32 && bytes <= widest_bytes() : bytes == widest_bytes(); }
 """

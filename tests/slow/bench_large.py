@@ -38,6 +38,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minbuild.options.build_options import BuildOptions
+    from minbuild.options.plan_options import PlanOptions
+    from minbuild.planning.compiled_model import CompiledModel
 
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
@@ -174,23 +180,31 @@ def _run(command: Sequence[object], folder: Path) -> None:
 def _prepare(folder: Path, name: str, pythons: dict[str, Path], options: argparse.Namespace) -> None:
     """Artifacts, and a trainer of them as the kernels are now."""
     make_artifacts(folder, name, pythons, options.batches)
-    from minbuild.codegen.library_builder import build_checked
     from minbuild.options.build_options import AUTO, OFF, ON, BuildOptions
     from minbuild.options.plan_options import PlanOptions
+
+    built_for = BuildOptions(threads=AUTO, avx512=OFF if options.avx2 else ON)
+    model, shared = built(folder, built_for, PlanOptions(checks_loss=True, threads=AUTO))
+    plan = model.plan
+    (folder / "trainer.so").write_bytes(shared)
+    (folder / "trainer.plan").write_bytes(model.plan_bytes)
+    about = {"inputs": [n for n, _ in plan.routines[0].inputs], "symbols": len(plan.symbols)}
+    about["digest"] = hashlib.sha256(shared + model.plan_bytes).hexdigest()
+    (folder / "about.json").write_text(json.dumps(about))
+
+
+def built(folder: Path, options: BuildOptions, planned: PlanOptions) -> tuple[CompiledModel, bytes]:
+    """A trainer of the artifacts in `folder` for this machine, with `options`: `planned` as they ask for, and its
+    library."""
+    from minbuild.codegen.library_builder import build_checked
     from minbuild.planning.compile import compile_model
     from minbuild.planning.kernel_selection import contents_of
     from minbuild.toolchain import find_toolchain, host_target
 
-    built_for = BuildOptions(threads=AUTO, avx512=OFF if options.avx2 else ON)
-    model = compile_model(folder, {}, {}, options=PlanOptions(checks_loss=True, threads=AUTO))
-    contents = contents_of([model], build_options=built_for)
-    library = build_checked(contents, model.registry, host_target(), find_toolchain(None, None, built_for))
-    plan, built = model.plan, library.built
-    (folder / "trainer.so").write_bytes(built.shared)
-    (folder / "trainer.plan").write_bytes(model.plan_bytes)
-    about = {"inputs": [n for n, _ in plan.routines[0].inputs], "symbols": len(plan.symbols)}
-    about["digest"] = hashlib.sha256(built.shared + model.plan_bytes).hexdigest()
-    (folder / "about.json").write_text(json.dumps(about))
+    model = compile_model(folder, {}, {}, options=planned)
+    contents = contents_of([model], build_options=options)
+    toolchain = find_toolchain(None, None, options)
+    return model, build_checked(contents, model.registry, host_target(), toolchain).built.shared
 
 
 def _row(folder: Path, name: str, batch: int, threads: int, pythons: dict[str, Path], options) -> dict:

@@ -6,9 +6,9 @@
 The networks are those of bench_large.py, with its artifacts, and each is built in the ways that take other kernels:
 as by default on two threads, without threads and AVX-512, and with `--profile fastest` on one. PyTorch's gradients in
 double precision are what theirs are compared with, and its own in single precision say how far rounding leads, of
-weights that differ in their last bit at most. PYTHON
-has torch, onnx and onnxscript (--torch), onnxruntime-training-cpu 1.19.2 (--ort); environments are made where none is
-given. Exit code 1 where one differs; --dry leaves the report alone.
+weights that differ in their last bit at most. PYTHON has torch, onnx and onnxscript (--torch),
+onnxruntime-training-cpu 1.19.2 (--ort); environments are made where none is given. Exit code 1 where one differs;
+--dry leaves the report alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -41,10 +43,11 @@ most: a ReLU that turns over moves gradients much, and in few runs. A parameter 
 | network | batch | build | loss | noise | gradients | farthest | noise | differ | result |
 |---|--:|---|--:|--:|--:|--:|--:|--:|---|
 """
-BUILDS = {
-    "default, two threads": ({"threads": "auto"}, 2),
-    "no threads, no AVX-512": ({"avx512": "off"}, 1),
-    "fastest, no threads": ({"packing": "all", "optimize": "speed"}, 1),
+# Profile, other options, and threads of a call.
+BUILDS: dict[str, tuple[str, dict[str, str], int]] = {
+    "default, two threads": ("balanced", {}, 2),
+    "no threads, no AVX-512": ("balanced", {"threads": "off", "avx512": "off"}, 1),
+    "fastest, no threads": ("fastest", {"threads": "off"}, 1),
 }
 
 
@@ -153,31 +156,27 @@ def _rows(folder: Path, batch: int, record: Mapping[str, np.ndarray]) -> Iterato
         result = ("agrees" if agrees else "differs") + (
             f", {len(missing)} parameters left out" if missing else ""
         )
-        farthest = (np.median(list(away.values())), max(away.values()), max(noise.values()))
+        farthest = (np.median(list(away.values())), np.max(list(away.values())), max(noise.values()))
         numbers = " | ".join(f"{n:.1e}" for n in (off, rounding, *farthest))
         yield build, f"{numbers} | {len(differ)} of {len(away)} | {result}"
 
 
 def _of_build(
-    folder: Path, batch: int, chosen: Mapping[str, str], threads: int
+    folder: Path, batch: int, profile: str, others: dict[str, Any], threads: int
 ) -> tuple[float, dict[str, np.ndarray]]:
     """The loss and the gradients of a first training step by a trainer that is built now."""
-    from minbuild.codegen.library_builder import build_checked
-    from minbuild.options.build_options import ALL, OFF, BuildOptions
-    from minbuild.options.plan_options import PlanOptions
-    from minbuild.planning.compile import compile_model
-    from minbuild.planning.kernel_selection import contents_of
-    from minbuild.toolchain import find_toolchain, host_target
+    from bench_large import built
+
+    from minbuild.options.build_options import in_profile
+    from minbuild.pipeline import plan_options
+    from minbuild.toolchain import host_target
     from minbuild.training.library import TRAIN, Library, Session
 
-    options = BuildOptions(**{"threads": OFF, **chosen})
-    planned = PlanOptions(threads=options.threads, packs_all=options.packing == ALL)
-    model = compile_model(folder, {}, {}, options=planned)
-    contents = contents_of([model], build_options=options)
-    library = build_checked(contents, model.registry, host_target(), find_toolchain(None, None, options))
+    options = replace(in_profile(profile), **others)
+    model, shared = built(folder, options, plan_options(options, [host_target()]))
     with tempfile.TemporaryDirectory(prefix="minbuild-large-") as scratch:
         path = Path(scratch) / "trainer.so"
-        path.write_bytes(library.built.shared)
+        path.write_bytes(shared)
         sizes = [batch] * len(model.plan.symbols)
         checkpoint = (folder / "checkpoint").read_bytes()
         session = Session(Library(path), model.plan_bytes, checkpoint, sizes, threads=threads)

@@ -21,10 +21,8 @@ _TILE_COLUMNS = 32  # of packed products, float by AVX-512
 # As in lib/nn/output_order.h and packed_conv.h.
 MOST_PADDED, _MOST_TAPS, _UNIT, _MOST_GROUPS, _UNIT_BYTES, _RUN_BYTES, _TALLEST = 512, 32, 16, 8, 8, 20, 8
 _FEW_PANELS = 8  # of packed products, that half a panel less makes much faster
-_LARGE_WORK, _SOME_WORK = (
-    1 << 22,
-    1 << 16,
-)  # multiplications per image: where packing gains most, and where it gains
+_LARGE_WORK = 1 << 22  # multiplications per image, where packing gains most
+_SOME_WORK = 1 << 16  # and where it gains
 _WHOLE = 16  # elements that rows of the outputs' grid are a multiple of
 
 
@@ -107,9 +105,9 @@ class Layer:
     @property
     def packs(self) -> bool:
         """True from the size on at which packing was measured to gain enough, if the plan has both kernels."""
-        outputs, depth = product([a.outputs for a in self.axes]), self.channels * self.taps
         if self.exchanges_another:
             return True
+        outputs, depth = product([a.outputs for a in self.axes]), self.channels * self.taps
         if self.depthwise or not isinstance(outputs, int):
             return False
         least = _LARGE_WORK if self.kernels.largest is None else _SOME_WORK
