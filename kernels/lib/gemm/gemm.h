@@ -120,11 +120,17 @@ MB_INLINE void run_wide_tile(bool first, const Gemm<T>& g, const T* a, intptr_t 
 }
 #endif
 
+// Columns of a tile by vectors of `bytes`, in a single division: shorter code than lanes times vectors.
+template <class T>
+MB_INLINE intptr_t tile_columns(int bytes) {
+  return unsigned(bytes) / (sizeof(T) / kTileVectors);
+}
+
 // All rows of one panel, whose g.n columns fit one tile. `edge` has room for a tile that does not fit C.
 template <class T, class... Steps>
 MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Steps&... steps) {
   constexpr bool kPacked = sizeof...(steps) != 0;
-  intptr_t width = unsigned(bytes) / (sizeof(T) / kTileVectors);
+  intptr_t width = tile_columns<T>(bytes);
   if constexpr (kPacked) width = (steps.width, ...);
   intptr_t most = kPacked ? packed_tile_rows(bytes) : tile_rows(bytes);
   [[maybe_unused]] intptr_t step = 0;
@@ -228,8 +234,7 @@ template <class T>
 MB_NOINLINE void multiply(const Gemm<T>& g, int bytes, bool direct, Pack<T> pack, const void* packer) {
   alignas(kPanelAlignment) T buffer[(kPanelBytes + kWrittenBytes + kEdgeBytes) / sizeof(T)];  // a panel, rows, an edge
   constexpr intptr_t kEdge = (kPanelBytes + kWrittenBytes) / sizeof(T);
-  const intptr_t width = unsigned(bytes) / (sizeof(T) / kTileVectors),
-                 deepest = kPanelBytes / kTileVectors / unsigned(bytes);
+  const intptr_t width = tile_columns<T>(bytes), deepest = kPanelBytes / kTileVectors / unsigned(bytes);
   Gemm<T> panel = g;
   for (intptr_t j = 0; j < g.n; j += width) {
     panel.n = g.n - j;
