@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from case_sets import EVAL, GOLDEN, TRAIN, load, trainer
+from memory_map import memory_map
 from shared_library import shared_library
 
 from minbuild.codegen.sources import emit_sources
@@ -75,6 +76,19 @@ def test_files_that_cannot_be_read_are_named(
         for given in ((bad, checkpoint), (plan, bad)):
             made = FromFiles(library, *given)
             assert made.status == IO and f"cannot read {bad}"[:150] in made.text and not made._session
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage/enabled").exists(), reason="no large pages")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_frozen_parameters_are_mapped_in_large_pages_where_models_are_large(
+    files: tuple[Path, Path], threads: int
+) -> None:
+    built = trainer(GOLDEN / "transfer", threads=threads)
+    files[0].write_bytes(built.data)
+    session = FromFiles(built.library, *files)
+    (checkpoint,) = (m for m in memory_map() if m.path == str(files[1]))
+    assert ("hg" in checkpoint.flags) is (threads > 1)
+    session.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

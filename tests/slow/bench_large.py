@@ -12,6 +12,7 @@ PYTHON has torch, onnx and onnxscript (--torch), onnxruntime-training-cpu 1.19.2
 the purpose when none are given. PyTorch exports a network, ONNX Runtime's tools make its artifacts, and minbuild builds
 a trainer of them. Then each of the three trains in a process of its own, in turns of about a second, on the
 same batch: a training step, AdamW (PyTorch's fused one), and the reset of gradients. Their first losses have to agree.
+Frozen weights, which minbuild leaves in the checkpoint's file, are read from storage at first.
 
 --avx2 measures what processors without AVX-512 would do: a library built with `--avx512 off`, beside PyTorch by the
 switches of its libraries. ONNX Runtime has no such switch and stays away. These rows have a table of their own.
