@@ -41,6 +41,7 @@ struct PackedConv : Weights... {
   bool in_place;           // one window of one element: the image is its own plane
   bool padded = false;     // outputs in an order (padded_conv.h)
   bool exchanged = false;  // an input gradient that is computed as the outputs of the convolution that `c` has become
+  bool adds = true;        // to what gradients of weights are already
 #if MB_THREADS > 1
   int32_t members = 1;
   intptr_t share = 0;  // elements of `made` and `scratch` for each of them
@@ -52,7 +53,7 @@ struct PackedConv : Weights... {
   Gemm<T> product(intptr_t outputs, const T* y, intptr_t y_step, T* w, T* to, intptr_t to_step) const {
     if (c.propagation == C::kOutputs) return {filters, outputs, depth, w, depth, 1, nullptr, 0, 0, to, to_step};
     if (c.propagation == C::kWeights)
-      return {filters, depth, outputs, y, y_step, 1, nullptr, 0, 0, w, depth, 1, 1, true};
+      return {filters, depth, outputs, y, y_step, 1, nullptr, 0, 0, w, depth, 1, 1, adds};
     const intptr_t columns = outputs < kMadeColumns || in_place ? outputs : kMadeColumns;
     return {made_channels * c.taps, columns, filters, w, 1, depth, y, y_step, 1, to, to_step ? to_step : columns};
   }
@@ -171,6 +172,12 @@ struct PackedConv : Weights... {
       if (padded) order.choose(c, places, rows, images);
     }
     return true;
+  }
+
+  // True of gradients whose every element the first pass can write, which then does.
+  bool overwrites() {
+    if (c.propagation == C::kWeights && c.batch > 0) adds = false;
+    return !adds || (in_place && c.propagation == C::kInputs);
   }
 
   template <class... Rows>
@@ -384,6 +391,7 @@ MB_INLINE void run_images(C& c, PackedConv<T, C, Weights...>& packed, const Tens
       packed.run(from.as<T>() + first * x_size, c.groups * x_size, to.as<T>() + first * y_size, c.groups * y_size,
                  weights + g * (w.count / c.groups), bias ? bias.as<T>() + g * packed.filters : nullptr, count);
     }
+    packed.adds = true;
   }
 }
 

@@ -179,6 +179,9 @@ struct PlaneConv : StoredWeights<T, Features>, AxisCount<Features::kLines && Fea
     }
   }
 
+  // Gradients are added to, image by image (PackedConv).
+  static constexpr bool overwrites() { return false; }
+
   // scratch: planes of one image of x; outputs on their grid; places of taps
   MB_NOINLINE bool lay_out(const Tensor& written, const Tensor& bytes) {
     if (pointwise()) {

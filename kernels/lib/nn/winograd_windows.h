@@ -68,11 +68,13 @@ struct TransformWindows {
   }
 };
 
-// Adds some lines of C' x C, of some filters, to weights [filters,channels,3,3]; matrices have `matrix` elements.
+// Some lines of C' x C, of some filters, for weights [filters,channels,3,3], which replace them or are added to them;
+// matrices have `matrix` elements.
 template <class T>
 struct FinishWeights {
   template <class W>
-  static MB_INLINE void run(const TileBlock* block, int channels, int filters, const T* x, intptr_t matrix, T* w) {
+  static MB_INLINE void run(const TileBlock* block, int channels, int filters, const T* x, intptr_t matrix, T* w,
+                            bool adds) {
     using V = typename W::template of<T>;
     constexpr int kTaps = kWindow * kWindow;
     const bool all = block->lines == kTileLines;
@@ -98,7 +100,7 @@ struct FinishWeights {
         T taps[kTaps][V::size];
         unroll<kTaps>([&](auto i) MB_LAMBDA { y[i / kWindow][i % kWindow].store(taps[i]); });
         for (int i = 0; i < V::size && i < live; ++i, w += kTaps)
-          for (int tap = 0; tap < kTaps; ++tap) w[tap] += taps[tap][i];
+          for (int tap = 0; tap < kTaps; ++tap) w[tap] = (adds ? w[tap] : 0) + taps[tap][i];
       }
   }
 };

@@ -191,14 +191,14 @@ struct WinogradConv {
     }
   }
 
-  // Gradients of weights. All products have a matrix of their own.
-  void weigh(T* weights) {
+  // Gradients of weights, which may be added to what is there. All products have a matrix of their own.
+  void weigh(T* weights, bool adds) {
     for (; block.line < kTileLines; block.line += block.lines) {
       weigh_lines();
       in_ranges(w.rows, kTileLines * block.lines * of_windows, [&](intptr_t first, intptr_t count) {
         run_at<FinishWeights<T>>(vector_bytes(), &block, w.columns, int(count),
                                  static_cast<const T*>(windows + first * w.columns), of_windows,
-                                 weights + first * w.columns * kWindow * kWindow);
+                                 weights + first * w.columns * kWindow * kWindow, adds || block.line > 0);
       });
     }
   }
@@ -239,10 +239,12 @@ Status winograd_conv_packed(const Call& call) {
 #endif
   if (!c.read(out, call[1], window, call.params[1], call.params[2])) return Status::kBadPlan;
   if (bias && (!MB_WINOGRAD_CONV_BIAS || c.propagation != kOutput || bias.count != c.w.rows)) return Status::kBadPlan;
-  if (c.weighs() && !call.adds(0)) clear_bytes(result.data, result.count * sizeof(T));
-  if (c.tiles == 0) return Status::kOk;
+  if (c.tiles == 0) {
+    if (c.weighs() && !call.adds(0)) clear_bytes(result.data, result.count * sizeof(T));
+    return Status::kOk;
+  }
   if (!c.lay_out(call[4])) return Status::kTooLarge;
-  if (c.weighs()) c.weigh(result.as<T>());
+  if (c.weighs()) c.weigh(result.as<T>(), call.adds(0));
   else c.make_all(MB_WINOGRAD_CONV_BIAS ? bias.as<T>() : nullptr);
   return Status::kOk;
 }
