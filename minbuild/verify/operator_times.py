@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import platform
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from pathlib import Path
 
 import numpy as np
 
@@ -22,6 +20,7 @@ from minbuild.planning.compiled_model import CompiledModel
 from minbuild.reference.synthetic_data import index_limits, inputs_of, seeded_batch
 from minbuild.toolchain import Target, Toolchain, find_emulator, host_target
 from minbuild.verify.differential import PACES, Pace
+from minbuild.verify.processor import machine_name
 from minbuild.verify.prove import default_toolchain, of_this_machine, starting_point
 from minbuild.verify.script import Action, TestScript
 from minbuild.verify.script_runner import time_steps
@@ -278,13 +277,3 @@ def _order_that_ran(order: list[int], skips: Mapping[int, int], reply: bytes) ->
             left = skips[number]
         ran.append(number)
     return ran
-
-
-def machine_name() -> str:
-    """The processor of this machine, as the system calls it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()

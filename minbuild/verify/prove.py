@@ -30,6 +30,7 @@ from minbuild.verify.differential import (
     prove_equal,
     seeded_script,
 )
+from minbuild.verify.processor import has_avx512
 from minbuild.verify.script import TestScript
 from minbuild.verify.step_script import step_script
 from minbuild.verify.steps import first_difference, look_at_steps, measure_steps
@@ -159,6 +160,11 @@ def prove(
             script=script,
             expected=first.results,
         )
+    avx512 = ""
+    if bench.contents.avx512 and host.name.startswith("x86_64"):
+        avx512 = _about_avx512()
+        if avx512 != _RUN:
+            note(f"Proof:{avx512} Prove it on one that does, or leave it out with --avx512 off.")
     worst = None
     if recording is not None:
         bench.stage(f"Comparing with {recording}")
@@ -170,6 +176,7 @@ def prove(
             text = proofs[pair.target].text + f" None of {count} steps changes memory that is not its own."
             text += " It follows the recorded trajectory." if recording else ""
             text += " The full one has kernels of each operator's own." if model.direct_plan else ""
+            text += avx512
             run = script, model.plan_bytes, pair.trimmed, pair.target, bench.toolchain
             found.append(Verification(text, worst, measure_stack(*run), steps=count))
             continue
@@ -179,6 +186,17 @@ def prove(
         bench.stage(f"Proving {name} for {pair.target}")
         found.append(prove_foreign(baseline, pair.trimmed, pair.target, bench.toolchain))
     return tuple(found)
+
+
+_RUN = " By AVX-512, which the full one does without."
+
+
+def _about_avx512() -> str:
+    """A sentence on that variant of a trimmed library, which runs if this processor has it."""
+    runs = has_avx512()
+    if runs is None:
+        return " It is not known whether this processor runs its AVX-512 variant."
+    return _RUN if runs else " This processor does not run its AVX-512 variant."
 
 
 def _finite(
