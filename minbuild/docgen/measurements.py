@@ -34,6 +34,7 @@ _SECTIONS = (
         "run, and the memory that training adds to a process; the last two columns are of `--profile fastest`.",
     ),
     ("Step time and memory at real size", "bench_large.py", "large.md", ""),
+    ("Gradients at real size", "large_gradients.py", "large_gradients.md", ""),
     ("Threads", "measure_threads.py", "threads.md", ""),
     ("WebAssembly beside native code", "measure_wasm.py", "wasm.md", ""),
     ("Memory by budget", "measure_memory.py", "memory.md", ""),
