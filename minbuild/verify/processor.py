@@ -1,4 +1,4 @@
-"""The processor of this machine, as the system tells."""
+"""The processor of this machine, as the system describes it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _AVX512 = {"avx512f", "avx512dq", "avx512vl"}  # what kernels/lib/simd/vec.h loo
 
 
 def machine_name() -> str:
-    """As the system calls it."""
+    """The processor's name, as the system gives it."""
     return next(_fields("model name"), "") or platform.processor() or platform.machine()
 
 
 def has_avx512() -> bool | None:
-    """True if libraries run their AVX-512 variants here; None where the system does not tell."""
+    """True if libraries run their AVX-512 variants here; None where the system does not say."""
     flags = next(_fields("flags"), "").split()
     return set(flags) >= _AVX512 if flags else None
 

@@ -1,4 +1,4 @@
-"""A variant for some processors is proven on such ones only, and elsewhere the user is told."""
+"""A variant for some processors is proven on such ones only, and elsewhere a line says so."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from minbuild.verify import processor, prove
         ("", None),
     ],
 )
-def test_the_system_tells_what_the_processor_has(
+def test_flags_of_the_processor_are_read(
     monkeypatch: pytest.MonkeyPatch, flags: str, runs: bool | None
 ) -> None:
     def fields(name: str) -> Iterator[str]:
@@ -42,7 +42,7 @@ def test_the_system_tells_what_the_processor_has(
         (None, "It is not known whether this processor runs its AVX-512 variant."),
     ],
 )
-def test_a_variant_that_did_not_run_is_told(
+def test_a_variant_that_did_not_run_is_named(
     monkeypatch: pytest.MonkeyPatch, model: CompiledModel, runs: bool | None, said: str
 ) -> None:
     monkeypatch.setattr(prove, "has_avx512", lambda: runs)
