@@ -115,7 +115,7 @@ mb_status mb_create_from_files(const char* plan, const char* checkpoint, mb_opti
     // stay in this process.
     maps[i].size = static_cast<size_t>(system_size(file));
     maps[i].data = static_cast<char*>(map(maps[i].size, MAP_PRIVATE, file));
-    // What is not in the system's cache yet then comes in large pages, which are sooner found, and read in fewer pieces.
+    // Pages that are not in the system's cache yet are then read as large ones: in fewer pieces, and found sooner.
     if (MB_LARGE_PAGES) system_take_large_pages(maps[i].data, maps[i].size);
     system_close(file);
     mb_session none;

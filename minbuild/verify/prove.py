@@ -36,6 +36,13 @@ from minbuild.verify.step_script import step_script
 from minbuild.verify.steps import first_difference, look_at_steps, measure_steps
 from minbuild.verify.trajectory_check import follow
 
+# Sentences on the AVX-512 variant of a trimmed library in its proof, by has_avx512().
+_AVX512 = {
+    True: " By AVX-512, which the full one does without.",
+    False: " This processor does not run its AVX-512 variant.",
+    None: " It is not known whether this processor runs its AVX-512 variant.",
+}
+
 
 def prove_all(
     bench: LibraryBuilder,
@@ -162,8 +169,9 @@ def prove(
         )
     avx512 = ""
     if bench.contents.avx512 and host.name.startswith("x86_64"):
-        avx512 = _about_avx512()
-        if avx512 != _RUN:
+        runs = has_avx512()
+        avx512 = _AVX512[runs]
+        if not runs:
             note(f"Proof:{avx512} Prove it on one that does, or leave it out with --avx512 off.")
     worst = None
     if recording is not None:
@@ -186,17 +194,6 @@ def prove(
         bench.stage(f"Proving {name} for {pair.target}")
         found.append(prove_foreign(baseline, pair.trimmed, pair.target, bench.toolchain))
     return tuple(found)
-
-
-_RUN = " By AVX-512, which the full one does without."
-
-
-def _about_avx512() -> str:
-    """A sentence on that variant of a trimmed library, which runs if this processor has it."""
-    runs = has_avx512()
-    if runs is None:
-        return " It is not known whether this processor runs its AVX-512 variant."
-    return _RUN if runs else " This processor does not run its AVX-512 variant."
 
 
 def _finite(

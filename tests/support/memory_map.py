@@ -1,4 +1,4 @@
-"""What this process has mapped, as Linux tells."""
+"""The memory mappings of this process, from /proc/self/smaps of Linux."""
 
 from __future__ import annotations
 
