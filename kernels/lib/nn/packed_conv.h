@@ -41,7 +41,7 @@ struct PackedConv : Weights... {
   bool in_place;           // one window of one element: the image is its own plane
   bool padded = false;     // outputs in an order (padded_conv.h)
   bool exchanged = false;  // an input gradient that is computed as the outputs of the convolution that `c` has become
-  bool adds = true;        // to what gradients of weights are already
+  bool adds = true;        // a pass, to the gradients of weights that are there
 #if MB_THREADS > 1
   int32_t members = 1;
   intptr_t share = 0;  // elements of `made` and `scratch` for each of them
@@ -174,8 +174,8 @@ struct PackedConv : Weights... {
     return true;
   }
 
-  // True of gradients whose every element the first pass can write, which then does.
-  bool overwrites() {
+  // Has the first pass write gradients whose every element it reaches, in place of adding to them. True if it does.
+  bool overwrite() {
     if (c.propagation == C::kWeights && c.batch > 0) adds = false;
     return !adds || (in_place && c.propagation == C::kInputs);
   }

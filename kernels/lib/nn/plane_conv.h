@@ -179,8 +179,8 @@ struct PlaneConv : StoredWeights<T, Features>, AxisCount<Features::kLines && Fea
     }
   }
 
-  // Gradients are added to, image by image (PackedConv).
-  static constexpr bool overwrites() { return false; }
+  // As PackedConv: here all images add to gradients.
+  static constexpr bool overwrite() { return false; }
 
   // scratch: planes of one image of x; outputs on their grid; places of taps
   MB_NOINLINE bool lay_out(const Tensor& written, const Tensor& bytes) {

@@ -43,7 +43,7 @@ MB_INLINE Status convolve(const Call& call, Conv<T>& c, Layout& layout) {
   if (!layout.lay_out(out, call[4])) return Status::kTooLarge;
   if (bias && (!MB_CONV_BIAS || c.propagation != kOutput || bias.count != y->dims[1])) return Status::kBadPlan;
   // Sums start at zero, and inputs that no tap reads have no gradient.
-  if (c.propagation != kOutput && !call.adds(0) && !layout.overwrites()) {
+  if (c.propagation != kOutput && !call.adds(0) && !layout.overwrite()) {
 #if MB_THREADS > 1
     clear_in_parts(c.team, out.data, out.count * sizeof(T));
 #else
