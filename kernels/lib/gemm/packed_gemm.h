@@ -80,9 +80,9 @@ MB_INLINE void gemm_in(const Gemm<T>& g, const Tensor* scratch, const T* start =
 // The functions that packed_gemm.cc compiles for all kernels of a library with packed products: to compile them again in
 // each file takes longer than the rest of most files. `kind`: template, or extern template.
 #if MB_THREADS > 1
-#define MB_PRODUCTS_IN_PARTS(kind, T)                                          \
-  kind void divide_among(Gemm<T>&, Team*, int64_t, intptr_t);                  \
-  kind Partition partition_of(const Gemm<T>&, int, int32_t, int32_t, int32_t); \
+#define MB_PRODUCTS_IN_PARTS(kind, T)                                                \
+  kind void divide_among(Gemm<T>&, Team*, int64_t, intptr_t);                        \
+  kind Partition partition_of(const Gemm<T>&, int, int32_t, int32_t, int32_t, bool); \
   kind void multiply_in_parts<T>(const Gemm<T>&, int, T*, PackPanels<T>, const void*, const T*);
 #else
 #define MB_PRODUCTS_IN_PARTS(kind, T)

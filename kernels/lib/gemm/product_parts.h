@@ -67,12 +67,14 @@ constexpr int64_t kLeastWritten = 1 << 22;
 
 // Whole tiles for each part, such that the last member ends soonest, where each takes the next part whenever it has done
 // one. As each part packs its rows and columns by itself, `row` and `column` are multiplications that take as long as
-// packing an element of these. Products of real size have two parts for each member, as threads are not equally fast, and
-// parts that are uneven; for others the search must take no time.
+// packing an element of these. `halves`: its last panel may be half as wide as others, and takes a little longer than half
+// as long. Products of real size have two parts for each member, as threads are not equally fast, and parts that are
+// uneven; for others the search must take no time.
 template <class T>
-MB_NOINLINE Partition partition_of(const Gemm<T>& g, int bytes, int32_t products, int32_t row, int32_t column) {
+MB_NOINLINE Partition partition_of(const Gemm<T>& g, int bytes, int32_t products, int32_t row, int32_t column,
+                                   bool halves = false) {
   const int32_t members = g.members, tall = packed_tile_rows(bytes), m = g.m, n = g.n,
-                width = int32_t(unsigned(bytes) / sizeof(T)) * kTileVectors;
+                width = int32_t(unsigned(bytes) / sizeof(T)) * kTileVectors, unit = halves ? width / 2 : width;
   const bool written = g.k <= kBrief && int64_t(m) * n * int64_t(sizeof(T)) >= kLeastWritten;
   const bool real = written || int64_t(m) * n * g.k >= 32 * members * kLeastWork;
   const int32_t least = real && products == 1 ? (written ? 4 : 2) : 1;
@@ -83,14 +85,15 @@ MB_NOINLINE Partition partition_of(const Gemm<T>& g, int bytes, int32_t products
       const int32_t down = turns * members / (across * products);
       if (down == 0) continue;
       for (int uneven = 0; uneven < (real ? 3 : 1); ++uneven) {
-        const Partition parts = {cuts_of(m, down, tall, uneven == 1), cuts_of(n, across, width, uneven == 2)};
+        const Partition parts = {cuts_of(m, down, tall, uneven == 1), cuts_of(n, across, unit, uneven == 2)};
         // Its last rows must be in tiles as those of the whole: see low_rows.
         const int32_t last = parts.rows.length(parts.rows.count - 1);
         if (kTallerTiles && last < m && last < tall) continue;
         const auto work_of = [&](int32_t part) MB_LAMBDA {
           const int64_t high = parts.rows.length(part % parts.rows.count);
-          const int64_t wide = parts.columns.length(part / parts.rows.count % parts.columns.count);
-          return high * wide + row * high + column * wide;
+          const int32_t wide = parts.columns.length(part / parts.rows.count % parts.columns.count), last = wide % width;
+          const int64_t multiplied = wide - last + (last == 0 ? 0 : halves && last <= unit ? unit + unit / 4 : width);
+          return high * multiplied + row * high + column * wide;
         };
         const int32_t count = products * parts.count();
         int64_t ends[MB_THREADS] = {}, length = 0;
@@ -110,7 +113,7 @@ MB_NOINLINE Partition partition_of(const Gemm<T>& g, int bytes, int32_t products
 }
 
 // Multiplications that take as long as packing an element, and as gathering it from elsewhere.
-constexpr int32_t kPackingWork = 8, kGatheringWork = 8;
+constexpr int32_t kPackingWork = 8, kGatheringWork = 16;
 
 // The product in parts of some rows and columns, each of them packed by itself.
 template <class T, class... Rows>
@@ -124,7 +127,8 @@ MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack
   constexpr int32_t kEnough = 64;
   const bool along = plain && g.b_row == 1 && g.m >= kEnough * g.members && !(MINBUILD_AVX512 && bytes == 64);
   const Partition parts = partition_of(g, bytes, 1, sizeof...(Rows) == 0 ? kPackingWork : kGatheringWork,
-                                       along ? 0 : (plain ? kPackingWork : kGatheringWork));
+                                       along ? 0 : (plain ? kPackingWork : kGatheringWork),
+                                       MB_HALF_PANELS && bytes == 64 && !plain);
   for_parts(g.team, g.members, parts.count(), [&](int32_t part, int32_t member) {
     const int32_t down = part % parts.rows.count, across = part / parts.rows.count, j = parts.columns.at(across);
     Gemm<T> some = part_of(g, parts.rows.at(down), parts.rows.length(down), j, parts.columns.length(across));

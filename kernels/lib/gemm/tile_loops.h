@@ -147,11 +147,12 @@ struct TileLoops {
     const T* a[Rows];
     point_at_rows(a, from, g.a_row, rows);
     [[maybe_unused]] const intptr_t ahead = g.a_col;
-    Mask before[Vectors];
-    unroll<Vectors>([&](auto v) MB_LAMBDA {
+    Mask before[Vectors][kMostCopies - 1];
+    unroll<Vectors*(kMostCopies - 1)>([&](auto i) MB_LAMBDA {
+      constexpr int kVector = i / (kMostCopies - 1), kEnd = i % (kMostCopies - 1);
       Lane lanes[V::size];
-      for (int i = 0; i < V::size; ++i) lanes[i] = -Lane(i < copies->sources[v].split);
-      before[v] = Mask::load(lanes);
+      for (int lane = 0; lane < V::size; ++lane) lanes[lane] = -Lane(lane < copies->sources[kVector].ends[kEnd]);
+      before[kVector][kEnd] = Mask::load(lanes);
     });
     T* to = const_cast<T*>(g.b);
     const int32_t* place = copies->rows;
@@ -165,7 +166,8 @@ struct TileLoops {
       V row[Vectors];
       unroll<Vectors>([&](auto v) MB_LAMBDA {
         const auto& source = copies->sources[v];
-        row[v] = select(before[v], V::load(in_row + source.from), V::load(in_row + source.rest));
+        const auto load = [&](int copy) MB_LAMBDA { return V::load(in_row + source.from[copy]); };
+        row[v] = select(before[v][0], load(0), select(before[v][1], load(1), load(2)));
         row[v].store(to + v * V::size);
       });
       add_row<V>(a, at, row, x);

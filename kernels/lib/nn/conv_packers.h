@@ -84,19 +84,20 @@ struct TapRows {
 // Columns of X: some outputs as every tap reads them. Runs are copied by whole vectors; what is too much is copied over.
 template <class T>
 struct ColumnPacker : TapRows<T> {
-  // Leaves a whole panel to a tile, if two runs at most make a vector of a row.
+  // Leaves a whole panel to a tile, if few runs make each vector of a row.
   MB_NOINLINE bool leaves(PanelCopies<T>& copies, int k, int depth, int j, int columns, int width) const {
     if (columns < width) return false;
     const int lanes = width / kTileVectors;
     OutputRows::RunIterator iterator(this->rows, j);
     for (auto& source : copies.sources) {
-      int length = int(iterator.run(lanes));
-      source = {iterator.place(), iterator.place(), length};
-      iterator.advance(length);
-      if (length == lanes) continue;
-      if (iterator.run(lanes) < lanes - length) return false;
-      source.rest = iterator.place() - length;
-      iterator.advance(lanes - length);
+      int done = 0;
+      for (int i = 0; i < kMostCopies; ++i) {
+        source.from[i] = done < lanes ? iterator.place() - done : source.from[i - 1];
+        const int length = int(iterator.run(lanes - done));
+        if (length > 0) done += length, iterator.advance(length);
+        if (i + 1 < kMostCopies) source.ends[i] = done;
+      }
+      if (done < lanes) return false;
     }
     copies.left = true;
     copies.x = this->planes;

@@ -66,20 +66,36 @@ struct OutputOrder {
     if (whole) columns = (columns + kUnit - 1) & -kUnit;
   }
 
-  // Rows that see all taps are divided by what their outputs see, others are not.
-  MB_NOINLINE int fill(const OutputRows& rows, int images, const SameTaps* down, int lines, const SameTaps* across,
-                       int places, uint32_t all, bool whole) {
+  // The units of a panel that begins with this one and may have as many: of the same taps.
+  MB_INLINE int units_of_panel(int unit, int end, int most) const {
+    return most == 2 && unit + 1 < end && units[unit].taps == units[unit + 1].taps ? 2 : 1;
+  }
+
+  // What all products take, where panels have as many units at most. Tiles of one vector take longer than half as long as
+  // those of two.
+  MB_NOINLINE int cost(int most) const {
+    int sum = 0;
+    for (int unit = 0, now; unit < count; unit += now) {
+      now = units_of_panel(unit, count, most);
+      sum += count_bits(units[unit].taps) * (now < most ? 5 : 4 * now);
+    }
+    return sum;
+  }
+
+  // Outputs line by line, or those that see the same taps together: `depth` is 0, 1 for whole lines alone, or 2, for
+  // lines that see all taps column by column.
+  MB_NOINLINE void fill(const OutputRows& rows, int images, const SameTaps* down, int lines, const SameTaps* across,
+                        int places, uint32_t all, int depth, bool whole) {
     count = columns = run = 0;
-    for (int i = 0; i < lines; ++i) {
-      if (down[i].taps == all)
-        for (int j = 0; j < places; ++j) add_group(rows, images, down[i], across[j], whole);
-      else add_group(rows, images, down[i], {0, rows.width, all}, whole);
+    const SameTaps& last = down[lines - 1];
+    for (int i = 0; i < (depth > 0 ? lines : 1); ++i) {
+      const SameTaps own = depth > 0 ? down[i] : SameTaps{0, last.first + last.length, all};
+      const bool divides = depth > 1 && own.taps == all;
+      for (int j = 0; j < (divides ? places : 1); ++j)
+        add_group(rows, images, own, divides ? across[j] : SameTaps{0, rows.width, all}, whole);
     }
     columns = count * kUnit;
     units[count] = {0, run};
-    int products = 0;
-    for (int i = 0; i < count; ++i) products += count_bits(units[i].taps);
-    return products;
   }
 
   // Finds places of an axis of the convolution `c`, and what they see; returns how many there are.
@@ -103,15 +119,25 @@ struct OutputOrder {
     return count;
   }
 
-  // The order of a convolution over two axes, whose taps begin at `where`: the one of fewer products.
+  // The order of a convolution over two axes, whose taps begin at `where`: the one that costs least where
+  // panels have as many units at most.
   template <class C>
-  MB_NOINLINE void choose(const C& c, const int* where, const OutputRows& rows, int images) {
+  MB_NOINLINE void choose(const C& c, const int* where, const OutputRows& rows, int images, int most) {
     SameTaps down[2 * kMostTaps + 1], across[2 * kMostTaps + 1];
     const int lines = find_same(c, where, 0, down), places = find_same(c, where, 1, across);
     const uint32_t all = ~uint32_t(0) >> (kMostTaps - c.taps);
-    const auto fill_in = [&](bool whole) { return fill(rows, images, down, lines, across, places, all, whole); };
-    const int products = fill_in(false);
-    if (lines + places > kMostGroups || fill_in(true) >= products) fill_in(false);
+    const bool fits = lines + places <= kMostGroups;  // where groups begin with a unit of their own
+    const auto fill_in = [&](int way) {
+      fill(rows, images, down, lines, across, places, all, way / 2, way % 2 != 0);
+      return cost(most);
+    };
+    int best = 0, least = fill_in(0);
+    for (int way = 2; way < 6; ++way) {
+      if (way % 2 != 0 && !fits) continue;
+      const int costs = fill_in(way);
+      if (costs < least) least = costs, best = way;
+    }
+    fill_in(best);
   }
 };
 

@@ -169,7 +169,7 @@ struct PackedConv : Weights... {
     rows = {y[kRow].in, y[kRow - 1].in, 1, x[kRow - 1].pitch, 0, planes_step};
     if (kRow > 1) rows.depth = y[0].in, rows.plane = x[0].pitch;
     if constexpr (C::kPadded) {
-      if (padded) order.choose(c, places, rows, images);
+      if (padded) order.choose(c, places, rows, images, PaddedProduct<T>::units_of(widest_bytes()));
     }
     return true;
   }

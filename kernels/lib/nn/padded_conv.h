@@ -62,6 +62,9 @@ struct PaddedProduct {
     }
   };
 
+  // Units that a panel may have.
+  static MB_INLINE int units_of(int bytes) { return MINBUILD_AVX512 && bytes == 64 ? 2 : 1; }
+
   MB_INLINE void pack([[maybe_unused]] int bytes, T* panel, int unit, int units, const int32_t* rows,
                       intptr_t count) const {
 #if MINBUILD_AVX512
@@ -71,15 +74,20 @@ struct PaddedProduct {
   }
 
 #if MINBUILD_AVX512
-  // True if a tile collects the panel of some units, each of a run or two. The second may be elsewhere, so that lanes
-  // before it, which are not taken, may be before the planes, but not before what stands there: the order.
+  // True if a tile collects the panel of some units, each of a few runs. All but the first may be elsewhere, so that lanes
+  // before them, which are not taken, may be before the planes, but not before what stands there: the order.
   MB_INLINE bool leaves(PanelCopies<T>& copies, int unit, int units) const {
     for (int i = 0; i < units; ++i) {
       const OutputUnit* own = order.units + unit + i;
-      const OutputRun* run = order.runs + own[0].run;
       const int32_t runs = own[1].run - own[0].run;
-      if (runs > 2) return false;
-      copies.sources[i] = {run[0].place, run[runs - 1].place - run[runs - 1].column % kUnit, run[0].length};
+      if (runs > kMostCopies) return false;
+      auto& source = copies.sources[i];
+      for (int r = 0; r < kMostCopies; ++r) {
+        const OutputRun& run = order.runs[own[0].run + (r < runs ? r : runs - 1)];
+        const int column = run.column % kUnit;
+        source.from[r] = run.place - column;
+        if (r + 1 < kMostCopies) source.ends[r] = column + run.length;
+      }
     }
     return true;
   }
@@ -103,7 +111,7 @@ struct PaddedProduct {
 
   // Some filters at some units, with panels in `scratch`.
   MB_NOINLINE void multiply(intptr_t first_filter, intptr_t filters, int first_unit, int units, T* scratch) const {
-    const int bytes = widest_bytes(), wide = bytes == 64 ? 2 : 1;
+    const int bytes = widest_bytes(), wide = units_of(bytes);
     int32_t list[kPanelBytes / kTileVectors / 32], rows[kPanelBytes / kTileVectors / 32];
     PanelCopies<T> copies = {rows};
     copies.x = taps.planes;
@@ -121,7 +129,7 @@ struct PaddedProduct {
           T* panel = scratch;
           for (int unit = from, now; unit < end; unit += now, panel += now * kUnit * some) {
             const OutputUnit* own = order.units + unit;
-            now = wide == 2 && unit + 1 < end && own[0].taps == own[1].taps ? 2 : 1;
+            now = order.units_of_panel(unit, end, wide);
             if (unit == from || own->taps != listed) {
               listed = own->taps;
               tile.k = fill_lists(list, rows, listed, k, some);
@@ -145,7 +153,8 @@ struct PaddedProduct {
 #if MB_THREADS > 1
   MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, T* scratch) const {
     if (g.members < 2 || int64_t(g.m) * g.n * g.k < kLeastWork) return multiply(0, g.m, 0, order.count, scratch);
-    const Partition parts = partition_of(g, widest_bytes(), 1, 0, kGatheringWork);
+    const int bytes = widest_bytes();
+    const Partition parts = partition_of(g, bytes, 1, kPackingWork, kGatheringWork, units_of(bytes) > 1);
     for_parts(g.team, g.members, parts.count(), [&](int32_t part, int32_t member) {
       const int32_t down = part % parts.rows.count, across = part / parts.rows.count;
       const int unit = parts.columns.at(across) / kUnit, units = parts.columns.at(across + 1) / kUnit - unit;

@@ -145,12 +145,12 @@ struct WinogradConv {
   // Blocks of tiles for all members in turns, then some filters at some tiles of the rest, which every part transforms by
   // itself. Where no part shares its windows with others, these too.
   void make_in_parts(const T* bias) {
-    constexpr int32_t kTransforming = 8;  // multiplications that take as long as transforming an element of a tile
+    constexpr int32_t kTransforming = 40;  // multiplications that take as long as transforming an element of a tile
     const int32_t blocks = int32_t(tiles / (most * members)) * members;
     const intptr_t rest = tiles - blocks * most;
     Gemm<T> g = product(w.rows, rest);
     g.members = members;
-    const Partition parts = partition_of(g, widest_bytes(), 1, 0, kTransforming);
+    const Partition parts = partition_of(g, widest_bytes(), 1, kPackingWork, kTransforming);
     const bool own_windows = blocks == 0 && parts.columns.count == 1;
     for (; block.line < kTileLines; block.line += own_windows ? kTileLines : block.lines) {
       if (!own_windows)
@@ -206,7 +206,7 @@ struct WinogradConv {
   void weigh_lines() const {
 #if MB_THREADS > 1
     if (members > 1) {
-      constexpr int32_t kTransforming = 16;  // as above, and packing it
+      constexpr int32_t kTransforming = 48;  // as above, and packing it
       Gemm<T> g = product(w.rows, tiles);
       g.members = members;
       const Partition parts = partition_of(g, widest_bytes(), block.lines, kTransforming, kTransforming);
