@@ -101,6 +101,15 @@ def test_adapters_of_low_rank_compute_the_same_bits(tmp_path):
     assert trained(adapters, divided, threads=3) == trained(adapters, trainer(adapters.folder))
 
 
+@pytest.mark.parametrize("threads", [2, 3])
+def test_images_that_are_multiplied_where_they_are_compute_the_same_bits(tmp_path, threads):
+    """Batches of 17 and of 3: threads take whole images where these come out even, or some of each image."""
+    points = load(packed_set(tmp_path, name="points"))
+    divided = trainer(points.folder, threads=THREADS)
+    assert "conv_packed" in {k.function for k in divided.contents.kernels}
+    assert trained(points, divided, threads=threads) == trained(points, trainer(points.folder))
+
+
 def in_order(task: Callable[[int], None], count: int) -> None:
     for index in range(count):
         task(index)

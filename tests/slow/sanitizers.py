@@ -5,11 +5,11 @@
 The sources of each trimmed trainer and a driver that evaluates, trains and updates three times, saves and
 loads are built with g++ into one program. "packed" and "recurrent" are models of real size beside the artifact sets,
 for packed products, convolutions and recurrent layers, "rows" has normalizations, "narrow" convolutions over small
-images, "groups" others of few channels or one each, "adapters" products of low rank, "halves" has products of halves
-in native arithmetic, number by number on this machine; "quantized-..." have weights in 4, 8 and 16 bits, or quantized
-activations. --threads: libraries with four threads, and the thread sanitizer instead. --packing: as with `--packing
-all`. --dense: with dense plans, 2 and 4: with 8-bit indices, from 3 on: with shared names; --compiled: with plans
-compiled in. Ends with 1 if any program reports anything.
+images, "groups" others of few channels or one each, "adapters" products of low rank, "points" windows of one element,
+"halves" has products of halves in native arithmetic, number by number on this machine; "quantized-..." have weights in
+4, 8 and 16 bits, or quantized activations. --threads: libraries with four threads, and the thread sanitizer instead.
+--packing: as with `--packing all`. --dense: with dense plans, 2 and 4: with 8-bit indices, from 3 on: with shared
+names; --compiled: with plans compiled in. Ends with 1 if any program reports anything.
 """
 
 from __future__ import annotations

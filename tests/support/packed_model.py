@@ -21,6 +21,7 @@ NARROW = (963, 7, 7)  # channels, and images that are read where they are
 WINDOWS = (9, 9, 7)
 FILTERS = (7, 15, 13)
 GROUPS = (45, 15, 14)
+POINTS = (35, 12, 11)
 PLACES = (203, 331)  # and their features
 PACKED = frozenset({"gemm_packed", "conv_packed", "winograd_conv_packed"})
 FLOAT16, BFLOAT16 = onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16
@@ -206,6 +207,17 @@ def groups_model() -> onnx.ModelProto:
     return net.model({"input": (FLOAT, ("batch", *GROUPS))}, {"output": (FLOAT, ("batch", CLASSES))})
 
 
+def points_model() -> onnx.ModelProto:
+    """Windows of one element over images that are multiplied where they are, in groups too."""
+    net, x, channels = Net(8), "input", POINTS[0]
+    for number, (filters, groups) in enumerate(((179, 1), (183, 1), (62, 1), (94, 2), (33, 1))):
+        x = net.conv(x, f"conv{number}", (channels, filters), kernel=1, groups=groups, bias=number % 2 == 0)
+        x, channels = net.add("Tanh", [net.norm(x, f"norm{number}", filters)]), filters
+    x = net.add("Flatten", [net.add("GlobalAveragePool", [x])], axis=1)
+    net.linear(x, "fc", channels, CLASSES, "output")
+    return net.model({"input": (FLOAT, ("batch", *POINTS))}, {"output": (FLOAT, ("batch", CLASSES))})
+
+
 def adapters_model() -> onnx.ModelProto:
     """Layers over many places with adapters of low rank beside them, and a head of few columns for each place."""
     net, x, features = Net(8), "input", PLACES[1]
@@ -258,4 +270,5 @@ MODELS = {
     "filters": (filters_model, FILTERS),
     "groups": (groups_model, GROUPS),
     "adapters": (adapters_model, PLACES),
+    "points": (points_model, POINTS),
 }

@@ -60,6 +60,12 @@ struct Partition {
   Cuts rows, columns;
 
   MB_INLINE int32_t count() const { return rows.count * columns.count; }
+  // A product's part; those of the same columns are neighbours.
+  template <class T>
+  MB_INLINE Gemm<T> of(const Gemm<T>& g, int32_t part) const {
+    const int32_t down = part % rows.count, across = part / rows.count;
+    return part_of(g, rows.at(down), rows.length(down), columns.at(across), columns.length(across));
+  }
 };
 
 // Bytes of a product of little depth that takes its time to be written. Threads differ most in that, by up to a half.
@@ -115,6 +121,18 @@ MB_NOINLINE Partition partition_of(const Gemm<T>& g, int bytes, int32_t products
 // Multiplications that take as long as packing an element, and as gathering it from elsewhere.
 constexpr int32_t kPackingWork = 8, kGatheringWork = 16;
 
+// Parts of a packed product whose B is a matrix in memory if it is `plain`, and whose rows of A are written as they are packed
+// if `writes_rows`.
+template <class T>
+MB_INLINE Partition parts_of(const Gemm<T>& g, int bytes, bool plain, bool writes_rows) {
+  // Columns of B, such as weights after an update, wait for memory less where all members read the same ones at the same
+  // time: rows are cut, where each part has enough of them for the packing of B.
+  constexpr int32_t kEnough = 64;
+  const bool along = plain && g.b_row == 1 && g.m >= kEnough * g.members && !(MINBUILD_AVX512 && bytes == 64);
+  return partition_of(g, bytes, 1, writes_rows ? kGatheringWork : kPackingWork,
+                      along ? 0 : (plain ? kPackingWork : kGatheringWork), MB_HALF_PANELS && bytes == 64 && !plain);
+}
+
 // The product in parts of some rows and columns, each of them packed by itself.
 template <class T, class... Rows>
 MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, PackPanels<T> pack, const void* packer,
@@ -122,16 +140,10 @@ MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, Pack
   if (g.members < 2 || int64_t(g.m) * g.n * (g.k + kPackingWork) < kLeastWork)  // C takes its time, too
     return multiply_packed<T>(g, bytes, scratch, pack, packer, start, pack_rows...);
   const bool plain = packer == &g;
-  // Columns of B, such as weights after an update, wait for memory less where all members read the same ones at the same
-  // time: rows are cut, where each part has enough of them for the packing of B.
-  constexpr int32_t kEnough = 64;
-  const bool along = plain && g.b_row == 1 && g.m >= kEnough * g.members && !(MINBUILD_AVX512 && bytes == 64);
-  const Partition parts = partition_of(g, bytes, 1, sizeof...(Rows) == 0 ? kPackingWork : kGatheringWork,
-                                       along ? 0 : (plain ? kPackingWork : kGatheringWork),
-                                       MB_HALF_PANELS && bytes == 64 && !plain);
+  const Partition parts = parts_of(g, bytes, plain, sizeof...(Rows) != 0);
   for_parts(g.team, g.members, parts.count(), [&](int32_t part, int32_t member) {
-    const int32_t down = part % parts.rows.count, across = part / parts.rows.count, j = parts.columns.at(across);
-    Gemm<T> some = part_of(g, parts.rows.at(down), parts.rows.length(down), j, parts.columns.length(across));
+    const intptr_t j = parts.columns.at(part / parts.rows.count);
+    Gemm<T> some = parts.of(g, part);
     if (!plain) some.b = g.b;
     const LaterColumns<T> later = {pack, packer, int(j)};
     multiply_packed<T>(some, bytes, scratch + member * g.share, plain ? pack : LaterColumns<T>::run,

@@ -18,10 +18,10 @@
 
 namespace minbuild {
 
-// As in conv_layer.py: outputs of one pass at least; elements of X made at once, and their columns; elements that copies
-// of whole vectors may reach beyond the planes and beyond the packed panels; outputs of an image that are put in an order,
-// at most.
-constexpr int kPassOutputs = 256, kMadeElements = 1 << 16, kMadeColumns = 512, kBeyond = 16;
+// As in conv_layer.py: outputs of one pass at least, and of an image that is multiplied as it lies in memory; elements of X
+// made at once, and their columns; elements that copies of whole vectors may reach beyond the planes and beyond the packed
+// panels; outputs of an image that are put in an order, at most.
+constexpr int kPassOutputs = 256, kPlacedOutputs = 128, kMadeElements = 1 << 16, kMadeColumns = 512, kBeyond = 16;
 constexpr int kMostPadded = 512;
 constexpr intptr_t kBeyondPanels = 512;
 
@@ -115,7 +115,7 @@ struct PackedConv : Weights... {
     channels = c.xs.channels, filters = c.ys.channels, depth = channels * c.taps;
     image = c.ys.image, in_image = c.xs.image;
     if (channels < 1 || filters < 1 || int64_t(channels) * c.taps >= 1 << 28) return false;
-    images = images_of_pass(image);
+    images = c.pointwise() && image >= kPlacedOutputs ? 1 : images_of_pass(image);
     if (images > c.batch) images = c.batch > 0 ? c.batch : 1;
     in_place = c.pointwise() && images == 1;
     const int64_t step = int64_t(channels) * c.xs.step, all = in_place ? 0 : images * step + kBeyond;
@@ -283,16 +283,44 @@ struct PackedConv : Weights... {
     run_at<AddMade>(vector_bytes(), &taps, from, channel, count, first, columns);
   }
 
+  // One group of all images, each of which is its own plane; neighbours are x_step and y_step apart. Members of a team take
+  // images, or some gradients of weights from all images.
+  MB_NOINLINE void run_in_place(T* x, intptr_t x_step, T* y, intptr_t y_step, T* w, const T* bias) const {
+    const bool weighs = c.propagation == C::kWeights;
+    const auto product_of = [&](int i) {
+      T *own_x = x + i * x_step, *own_y = y + i * y_step;
+      Gemm<T> g = product(image, own_y, image, w, c.propagation == C::kOutputs ? own_y : own_x, image);
+      if (c.propagation != C::kInputs) g.b = own_x, g.b_row = image, g.b_col = 1;
+      if (weighs) exchange(g.b_row, g.b_col), g.accumulate = adds || i > 0;
+      if (c.propagation == C::kOutputs) g.accumulate = start(own_y, image, bias);
+      return g;
+    };
+#if MB_THREADS > 1
+    const bool by_images = !weighs && (c.batch % members == 0 || c.batch >= 8 * members);
+    if (members > 1 && (weighs || by_images) && int64_t(c.batch) * filters * depth * image >= kLeastWork) {
+      Gemm<T> all = product_of(0);
+      all.k *= c.batch, all.members = members;
+      const Partition parts = parts_of(all, widest_bytes(), true, sizeof...(Weights) != 0);
+      return for_parts(c.team, members, weighs ? parts.count() : c.batch, [&](int32_t part, int32_t member) {
+        const int32_t first = weighs ? 0 : part, end = weighs ? c.batch : part + 1;
+        for (int32_t i = first; i < end; ++i) {
+          Gemm<T> g = product_of(i);
+          if (weighs) g = parts.of(g, part);
+          multiply_packed<T>(g, widest_bytes(), scratch + member * share, pack_columns<T>, &g, nullptr,
+                             static_cast<const Weights&>(*this)...);
+        }
+      });
+    }
+#endif
+    for (int i = 0; i < c.batch; ++i) {
+      const Gemm<T> g = product_of(i);
+      multiply(g, pack_columns<T>, &g);
+    }
+  }
+
   // One group of `count` images, whose neighbours are x_step and y_step apart.
   MB_NOINLINE void run(T* x, intptr_t x_step, T* y, intptr_t y_step, T* w, const T* bias, int count) {
     const intptr_t outputs = count * image;
-    if (in_place) {
-      Gemm<T> g = product(outputs, y, image, w, c.propagation == C::kOutputs ? y : x, image);
-      if (c.propagation != C::kInputs) g.b = x, g.b_row = image, g.b_col = 1;
-      if (c.propagation == C::kWeights) exchange(g.b_row, g.b_col);
-      if (c.propagation == C::kOutputs) g.accumulate = start(y, image, bias);
-      return multiply(g, pack_columns<T>, &g);
-    }
     const TapRows<T> tap_rows = {planes, places, c.taps, c.xs.step, rows};
     T* out = images == 1 ? y : grid;
 #if MB_THREADS > 1
@@ -382,15 +410,20 @@ MB_INLINE void run_images(C& c, PackedConv<T, C, Weights...>& packed, const Tens
                           const Tensor& bias) {
   const intptr_t x_size = intptr_t(packed.channels) * packed.in_image, y_size = intptr_t(packed.filters) * packed.image;
   const Tensor &from = packed.exchanged ? y : x, &to = packed.exchanged ? x : y;
-  for (int n = 0; n < c.batch; n += packed.images) {
-    const int count = c.batch - n < packed.images ? c.batch - n : packed.images;
+  const auto each_group = [&](intptr_t n, auto&& run) MB_LAMBDA {
     for (int g = 0; g < c.groups; ++g) {
-      const intptr_t first = intptr_t(n) * c.groups + g;
+      const intptr_t first = n * c.groups + g;
       T* weights = w.as<T>();
       if constexpr (sizeof...(Weights) != 0) weights = const_cast<T*>(packed.base);
-      packed.run(from.as<T>() + first * x_size, c.groups * x_size, to.as<T>() + first * y_size, c.groups * y_size,
-                 weights + g * (w.count / c.groups), bias ? bias.as<T>() + g * packed.filters : nullptr, count);
+      run(from.as<T>() + first * x_size, c.groups * x_size, to.as<T>() + first * y_size, c.groups * y_size,
+          weights + g * (w.count / c.groups), bias ? bias.as<T>() + g * packed.filters : nullptr);
     }
+  };
+  if (c.pointwise() && packed.in_place)
+    return each_group(0, [&](auto... args) MB_LAMBDA { packed.run_in_place(args...); });
+  for (int n = 0; n < c.batch; n += packed.images) {
+    const int count = c.batch - n < packed.images ? c.batch - n : packed.images;
+    each_group(n, [&](auto... args) MB_LAMBDA { packed.run(args..., count); });
     packed.adds = true;
   }
 }

@@ -11,7 +11,13 @@ import numpy as np
 from minbuild.ir import ElementType, Shape, TensorType
 from minbuild.ir.dims import Dim, dim_min, never_negative, product
 from minbuild.ir.kernel_choice import KernelChoice
-from minbuild.ops.convolution.conv_params import INPUT_GRADIENT, OUTPUT, WEIGHT_GRADIENT, images_of_pass
+from minbuild.ops.convolution.conv_params import (
+    INPUT_GRADIENT,
+    OUTPUT,
+    PLACED_OUTPUTS,
+    WEIGHT_GRADIENT,
+    images_of_pass,
+)
 from minbuild.ops.convolution.sliding_window import Axis, axes, known
 from minbuild.ops.core.definition import OpContext, UnsupportedUse
 from minbuild.ops.linear_algebra.gemm_packing import packed_bytes
@@ -124,6 +130,10 @@ class Layer:
         often = isinstance(image, int) and 2 * image * images_of_pass(image) >= self.filters
         return often and all(a.stride == 1 and a.before <= a.span for a in self.axes)
 
+    def images_of_pass(self, image: int) -> int:
+        """Images that pass at once: one that is large enough is multiplied as it lies in memory."""
+        return 1 if self.pointwise and image >= PLACED_OUTPUTS else images_of_pass(image)
+
     def has_half_panels(self, propagation: int) -> bool:
         """True if the outputs of a pass, or the inputs of one whose roles are exchanged, half fill their last tile."""
         if self.exchanges(propagation):
@@ -135,7 +145,7 @@ class Layer:
             return False
         if self.leaves_padding_out(propagation):  # each of its panels is as wide as it asks for
             return False
-        images = images_of_pass(image)
+        images = self.images_of_pass(image)
         if isinstance(self.batch, int):
             images = min(images, self.batch)
         if self.pointwise and images == 1:  # the image is multiplied as it lies in memory
@@ -198,14 +208,14 @@ class Layer:
             return self.exchanged().packed_scratch(OUTPUT, quantized=quantized)
         image = product([a.outputs for a in self.axes])
         assert isinstance(image, int)
-        images: Dim = images_of_pass(image)
+        images: Dim = self.images_of_pass(image)
         if isinstance(self.batch, int) or self.kernels.has("Min"):
             images = dim_min(self.batch, images)
         in_place = self.pointwise and images == 1
         phases = int(np.prod([a.phases for a in self.axes]))
         planes = images * product([a.outputs + a.extra for a in self.axes]) * (self.channels * phases)
         planes = 0 if in_place else planes
-        gathered = images * (image * self.filters) if images_of_pass(image) > 1 else 0
+        gathered = images * (image * self.filters) if self.images_of_pass(image) > 1 else 0
         outputs, depth = images * image, self.channels * self.taps
         ordered: Dim = 0
         if not quantized and self.leaves_padding_out(propagation):

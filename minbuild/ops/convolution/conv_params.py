@@ -12,7 +12,8 @@ ARGS = ("out:T=", "a:T", "b:T", "bias:T?", "bytes:scratch")
 PARAMS = ("propagation:int", "groups:int") + tuple(
     f"{name}_{axis}:int" for name in ("stride", "pad", "dilation") for axis in "dhw"
 )
-PASS_OUTPUTS = 256
+# As in lib/nn/packed_conv.h: outputs of a pass at least, and of an image that passes alone where it lies in memory.
+PASS_OUTPUTS, PLACED_OUTPUTS = 256, 128
 
 
 def multiplications(params: Sequence[int], shapes: Sequence[Shape]) -> Dim:
