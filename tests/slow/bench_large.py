@@ -1,7 +1,7 @@
 """Step times and memory at real size, side by side with ONNX Runtime and PyTorch: reports/baseline/large.md.
 
     python tests/slow/bench_large.py [--torch PYTHON] [--ort PYTHON] [--work FOLDER] [--batches 1,8] [--threads 1,2]
-                                     [--seconds 10] [--no-memory] [--avx2] [--dry] [--resume] [NAME...]
+                                     [--seconds 10] [--no-memory] [--avx2] [--cores] [--dry] [--resume] [NAME...]
 
 The networks are those of large_nets.py, with random weights; a NAME is one of them, in quotes, or the beginning of
 one. A NAME such as torchvision:densenet121 is a model of another library, which large_torchvision.py fetches. Rows of
@@ -16,6 +16,9 @@ Frozen weights, which minbuild leaves in the checkpoint's file, are read from st
 
 --avx2 measures what processors without AVX-512 would do: a library built with `--avx512 off`, beside PyTorch by the
 switches of its libraries. ONNX Runtime has no such switch and stays away. These rows have a table of their own.
+
+--cores measures what the second core gives: PyTorch and minbuild with one thread and with two, all four in turns of one
+run and by the wall clock. These rows have a table of their own as well, with the times of both.
 
 With one thread, a time is that of the processor in the best turn, which other work on the machine
 changes little; with more it is that of the wall clock. Memory is what training adds to a process at most, on one
@@ -57,6 +60,7 @@ TORCH_PACKAGES = ("torch", "onnx", "onnxscript", "numpy")
 NAMES = ("ResNet-18", "ResNet-50", "ViT-Tiny", "BERT 4x256", "BERT-base", "DistilBERT head", "LoRA BERT-base")
 NAMES += ("LSTM 2x1024", "MLP 10M", "MobileNetV2", "EfficientNet-B0", "DS-CNN")
 WHO = ("ort", "torch", "ours")
+CORES = tuple((who, threads) for who in ("torch", "ours") for threads in (1, 2))
 TURN, FEWEST = 1.0, 7  # seconds of a turn, and turns of each: single ones vary by 5 %
 AGREE = 2e-3  # relative difference of first losses
 AVX2 = {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
@@ -98,16 +102,18 @@ def main() -> int:
             except (Failed, MinbuildError, OSError) as failure:
                 failures.append(f"{name}: {failure}")
                 continue
-            for threads in options.threads:
+            for threads in [2] if options.cores else options.threads:
                 for batch in options.batches:
                     try:
                         rows.append(_row(folder, name, batch, threads, pythons, options))
                     except (Failed, OSError) as failure:
                         failures.append(f"{name}, batch {batch}, {threads} threads: {failure}")
-    print(_table(rows) if rows else "No row was measured.")
+    table = _core_table if options.cores else _table
+    print(table(rows) if rows else "No row was measured.")
     for failure in failures:
         print(f"FAILED {failure}", file=sys.stderr)
-    return 1 if failures or any(_peer(row) < row["ours"] for row in rows) else 0
+    behind = any(_falls_behind(row) if options.cores else _peer(row) < row["ours"] for row in rows)
+    return 1 if failures or behind else 0
 
 
 def _options() -> argparse.Namespace:
@@ -125,12 +131,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=10, help="of measuring a row, for each of the three")
     parser.add_argument("--no-memory", action="store_true")
     parser.add_argument("--avx2", action="store_true", help="as without AVX-512, beside PyTorch")
+    parser.add_argument("--cores", action="store_true", help="one thread and two in one run, beside PyTorch")
     parser.add_argument("--dry", action="store_true")
     parser.add_argument("--resume", action="store_true", help="skip rows that were measured in --work")
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     if options.resume and not options.work:
         parser.error("--resume needs --work, where the rows are kept")
+    if options.avx2 and options.cores:
+        parser.error("--avx2 and --cores measure rows of their own; run one after the other")
     if options.avx2:
         os.environ.update(AVX2)
     return options
@@ -210,17 +219,23 @@ def built(folder: Path, options: BuildOptions, planned: PlanOptions) -> tuple[Co
 
 def _row(folder: Path, name: str, batch: int, threads: int, pythons: dict[str, Path], options) -> dict:
     """A row, measured now, or before of the same trainer where that is asked for; printed and reported."""
-    kept = folder / f"row_{batch}_{threads}{'_avx2' if options.avx2 else ''}.json"
+    kept = folder / f"row_{batch}_{threads}{_kind(options)}.json"
     digest = json.loads((folder / "about.json").read_text())["digest"]
     if options.resume and kept.exists() and (found := json.loads(kept.read_text()))["digest"] == digest:
         row = found["row"]
     else:
-        row = _measured(folder, name, batch, threads, pythons, options)
+        measured = _cores if options.cores else _measured
+        row = measured(folder, name, batch, threads, pythons, options)
         kept.write_text(json.dumps({"digest": digest, "row": row}))
-    print(_line(row) + _beside(row), file=sys.stderr, flush=True)
+    print((_core_line if options.cores else _line)(row) + _beside(row), file=sys.stderr, flush=True)
     if not options.dry:
         _write([row])
     return row
+
+
+def _kind(options: argparse.Namespace) -> str:
+    """What names rows of a table of their own."""
+    return "_avx2" if options.avx2 else "_cores" if options.cores else ""
 
 
 class Participant:
@@ -230,11 +245,11 @@ class Participant:
         environment = os.environ | {"OMP_NUM_THREADS": str(given[-1]), "PYTHONPATH": str(ROOT)}
         command = [str(python), WORKER, who, str(folder), *map(str, given)]
         pipe = subprocess.PIPE
-        log = (folder / f"{who}.log").open("w")
+        log = (folder / f"{who}{given[-1]}.log").open("w")
         self.process = subprocess.Popen(
             command, stdin=pipe, stdout=pipe, stderr=log, text=True, env=environment
         )
-        self.log = folder / f"{who}.log"
+        self.log = Path(log.name)
         self.loss = float(self._answer())
 
     def _answer(self):
@@ -309,6 +324,19 @@ def _measured(folder: Path, name: str, batch: int, threads: int, pythons: dict[s
     return row
 
 
+def _cores(folder: Path, name: str, batch: int, _: int, pythons: dict[str, Path], options) -> dict:
+    """A row of milliseconds by one thread and by two."""
+    participants: dict[str, Participant] = {}
+    try:
+        for who, threads in CORES:
+            participants[f"{who}_{threads}"] = Participant(who, pythons[who], folder, name, batch, threads)
+        row = {"net": name, "batch": batch, "threads": 2, "cores": True}
+        return row | _raced(participants, 2, options.seconds)
+    finally:
+        for p in participants.values():
+            p.end()
+
+
 def _raced(participants: dict[str, Participant], threads: int, seconds: float) -> dict[str, float]:
     """The best milliseconds of each in turns, and how many cores other processes used."""
     counts, best = {}, dict.fromkeys(participants, math.inf)
@@ -345,6 +373,14 @@ processors without AVX-512 would do. ONNX Runtime has no such switch.
 """
 
 
+SECOND_CORE = """### What the second core gives
+
+The same step with one thread and with two, of PyTorch and of minbuild, all four in turns of one run and by the wall
+clock (`--cores`).
+"""
+CORE_HEAD = ("net", "batch", "torch ms, 1", "torch ms, 2", "gain", "minbuild ms, 1", "minbuild ms, 2", "gain")
+
+
 def _peer(row: dict) -> float:
     """Milliseconds of the faster of the others."""
     return min(row[who] for who in ("ort", "torch") if who in row)
@@ -371,25 +407,43 @@ def _mean(rows: list[dict], who: str) -> str:
     return f"{math.exp(sum(logs) / len(logs)):.2f}" if logs else ""
 
 
-def _second_core(rows: list[dict]) -> list[str]:
-    """A sentence on how many times as fast steps are with two threads as with one, if there are rows of both."""
-    one = {(row["net"], row["batch"]): row for row in rows if row["threads"] == 1}
-    pairs = [
-        (one[key], row) for row in rows if row["threads"] == 2 and (key := (row["net"], row["batch"])) in one
+def _gain(row: dict, who: str) -> float:
+    """How many times as fast two threads are as one."""
+    return row[f"{who}_1"] / row[f"{who}_2"]
+
+
+def _falls_behind(row: dict) -> bool:
+    """True if the second core gives PyTorch more, as far as the table shows."""
+    return round(_gain(row, "torch"), 2) > round(_gain(row, "ours"), 2)
+
+
+def _core_line(row: dict) -> str:
+    cells = [row["net"], str(row["batch"])]
+    for who in ("torch", "ours"):
+        times = (row[f"{who}_{threads}"] for threads in (1, 2))
+        cells += [*(f"{ms:.{2 if ms < 100 else 0}f}" for ms in times), f"{_gain(row, who):.2f}"]
+    return "| " + " | ".join(cells) + " |"
+
+
+def _core_table(rows: list[dict]) -> str:
+    lines = ["| " + " | ".join(CORE_HEAD) + " |", "|---|" + "--:|" * (len(CORE_HEAD) - 1)]
+    lines += [*map(_core_line, rows), ""]
+    means = {
+        who: math.exp(sum(math.log(_gain(row, who)) for row in rows) / len(rows)) for who in ("ours", "torch")
+    }
+    lines.append(f"Geometric mean: minbuild {means['ours']:.2f}, PyTorch {means['torch']:.2f} times as fast.")
+    more = [f"{row['net']}, batch {row['batch']}" for row in rows if _falls_behind(row)]
+    return "\n".join(lines + [f"PyTorch gains more in {'; '.join(more)}."] * bool(more) + _busy_rows(rows))
+
+
+def _busy_rows(rows: list[dict]) -> list[str]:
+    """A sentence on rows beside which the machine did something else, if there are some."""
+    busy = [
+        f"{row['net']}, batch {row['batch']}, threads {row['threads']} ({row['others']:.1f})"
+        for row in rows
+        if _beside(row)
     ]
-    if not pairs:
-        return []
-    means, more = [], []
-    for named, who in (("minbuild", "ours"), ("PyTorch", "torch"), ("ONNX Runtime", "ort")):
-        gains = [math.log(a[who] / b[who]) for a, b in pairs if who in a and who in b]
-        if gains:
-            means.append(f"{named} {math.exp(sum(gains) / len(gains)):.2f}")
-    for a, b in pairs:
-        ours, theirs = a["ours"] / b["ours"], a.get("torch", 0) / b.get("torch", math.inf)
-        if round(theirs, 2) > round(ours, 2):
-            more.append(f"{a['net']}, batch {a['batch']} ({theirs:.2f}, minbuild {ours:.2f})")
-    lines = [f"Two threads beside one, times as fast in the geometric mean: {', '.join(means)}."]
-    return lines + [f"PyTorch gains more in {'; '.join(more)}."] * bool(more)
+    return [f"Cores that other processes used meanwhile: {'; '.join(busy)}."] * bool(busy)
 
 
 def _table(rows: list[dict]) -> str:
@@ -404,15 +458,7 @@ def _table(rows: list[dict]) -> str:
             + f"; largest beside the faster of both {worst['ours'] / _peer(worst):.2f} "
             f"({worst['net']}, batch {worst['batch']})."
         )
-    lines += _second_core(rows)
-    busy = [
-        f"{row['net']}, batch {row['batch']}, threads {row['threads']} ({row['others']:.1f})"
-        for row in rows
-        if _beside(row)
-    ]
-    if busy:
-        lines.append(f"Cores that other processes used meanwhile: {'; '.join(busy)}.")
-    return "\n".join(lines)
+    return "\n".join(lines + _busy_rows(rows))
 
 
 def _write(rows: list[dict]) -> None:
@@ -425,16 +471,20 @@ def _write(rows: list[dict]) -> None:
         memory = {k: v for k, v in found.get(key, {}).items() if k.endswith("_memory")}
         found[key] = memory | row
     every = sorted(found.values(), key=_place)
-    tables: dict[str, list[dict]] = {PREFACE: [], NARROW: [], FOREIGN: []}
+    tables: dict[str, list[dict]] = {PREFACE: [], SECOND_CORE: [], NARROW: [], FOREIGN: []}
     for row in every:
-        tables[NARROW if row.get("avx2") else FOREIGN if is_foreign(row["net"]) else PREFACE].append(row)
-    text = "\n".join(f"{head}\n{_table(own)}\n" for head, own in tables.items() if own)
+        own = NARROW if row.get("avx2") else FOREIGN if is_foreign(row["net"]) else PREFACE
+        tables[SECOND_CORE if row.get("cores") else own].append(row)
+    parts = {
+        head: (_core_table if head == SECOND_CORE else _table)(own) for head, own in tables.items() if own
+    }
+    text = "\n".join(f"{head}\n{table}\n" for head, table in parts.items())
     path.write_text(json.dumps(every, indent=1) + "\n", "utf-8")
     path.with_suffix(".md").write_text(text, "utf-8")
 
 
-def _key(row: dict) -> tuple[str, int, int, bool]:
-    return row["net"], row["batch"], row["threads"], row.get("avx2", False)
+def _key(row: dict) -> tuple[str, int, int, bool, bool]:
+    return row["net"], row["batch"], row["threads"], row.get("avx2", False), row.get("cores", False)
 
 
 def _place(row: dict) -> tuple:
