@@ -376,7 +376,7 @@ processors without AVX-512 would do. ONNX Runtime has no such switch.
 SECOND_CORE = """### What the second core gives
 
 The same step with one thread and with two, of PyTorch and of minbuild, all four in turns of one run and by the wall
-clock (`--cores`).
+clock (`--cores`). A second core gives no more than 2: where PyTorch gains more, its step with one thread is slow.
 """
 CORE_HEAD = ("net", "batch", "torch ms, 1", "torch ms, 2", "gain", "minbuild ms, 1", "minbuild ms, 2", "gain")
 
