@@ -42,6 +42,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -234,7 +235,7 @@ def _row(folder: Path, name: str, batch: int, threads: int, pythons: dict[str, P
 
 
 def _kind(options: argparse.Namespace) -> str:
-    """What names rows of a table of their own."""
+    """The suffix of files that keep rows of a table of their own."""
     return "_avx2" if options.avx2 else "_cores" if options.cores else ""
 
 
@@ -428,10 +429,8 @@ def _core_line(row: dict) -> str:
 def _core_table(rows: list[dict]) -> str:
     lines = ["| " + " | ".join(CORE_HEAD) + " |", "|---|" + "--:|" * (len(CORE_HEAD) - 1)]
     lines += [*map(_core_line, rows), ""]
-    means = {
-        who: math.exp(sum(math.log(_gain(row, who)) for row in rows) / len(rows)) for who in ("ours", "torch")
-    }
-    lines.append(f"Geometric mean: minbuild {means['ours']:.2f}, PyTorch {means['torch']:.2f} times as fast.")
+    ours, theirs = (geometric_mean(_gain(row, who) for row in rows) for who in ("ours", "torch"))
+    lines.append(f"Geometric mean: minbuild {ours:.2f}, PyTorch {theirs:.2f} times as fast.")
     more = [f"{row['net']}, batch {row['batch']}" for row in rows if _falls_behind(row)]
     return "\n".join(lines + [f"PyTorch gains more in {'; '.join(more)}."] * bool(more) + _busy_rows(rows))
 

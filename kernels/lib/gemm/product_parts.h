@@ -97,8 +97,8 @@ MB_NOINLINE Partition partition_of(const Gemm<T>& g, int bytes, int32_t products
         if (kTallerTiles && last < m && last < tall) continue;
         const auto work_of = [&](int32_t part) MB_LAMBDA {
           const int64_t high = parts.rows.length(part % parts.rows.count);
-          const int32_t wide = parts.columns.length(part / parts.rows.count % parts.columns.count), last = wide % width;
-          const int64_t multiplied = wide - last + (last == 0 ? 0 : halves && last <= unit ? unit + unit / 4 : width);
+          const int32_t wide = parts.columns.length(part / parts.rows.count % parts.columns.count), rest = wide % width;
+          const int64_t multiplied = wide - rest + (rest == 0 ? 0 : halves && rest <= unit ? unit + unit / 4 : width);
           return high * multiplied + row * high + column * wide;
         };
         const int32_t count = products * parts.count();
@@ -121,8 +121,8 @@ MB_NOINLINE Partition partition_of(const Gemm<T>& g, int bytes, int32_t products
 // Multiplications that take as long as packing an element, and as gathering it from elsewhere.
 constexpr int32_t kPackingWork = 8, kGatheringWork = 16;
 
-// Parts of a packed product whose B is a matrix in memory if it is `plain`, and whose rows of A are written as they are packed
-// if `writes_rows`.
+// Parts of a packed product whose B is a matrix in memory if it is `plain`, and whose rows of A are written as they are
+// packed if `writes_rows`.
 template <class T>
 MB_INLINE Partition parts_of(const Gemm<T>& g, int bytes, bool plain, bool writes_rows) {
   // Columns of B, such as weights after an update, wait for memory less where all members read the same ones at the same

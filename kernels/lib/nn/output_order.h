@@ -71,7 +71,7 @@ struct OutputOrder {
     return most == 2 && unit + 1 < end && units[unit].taps == units[unit + 1].taps ? 2 : 1;
   }
 
-  // What all products take, where panels have as many units at most. Tiles of one vector take longer than half as long as
+  // The time of all products, where panels have up to `most` units. Tiles of one vector take longer than half as long as
   // those of two.
   MB_NOINLINE int cost(int most) const {
     int sum = 0;
