@@ -12,14 +12,22 @@
 namespace minbuild {
 namespace {
 
-// Takes parts until none is left.
+// The first part of a member: all have as many, or the last ones one more, as large parts come first.
+uint32_t first_part(const ThreadTeam* team, int32_t member) {
+  const int32_t few = team->workers - team->parts % team->workers;
+  return uint32_t(team->parts / team->workers * member + (member > few ? member - few : 0));
+}
+
+// Takes parts until none is left: a member's own ones first, so that what it has made in one kernel, and has in its caches,
+// is what it reads in the next.
 void take_parts(ThreadTeam* team, int32_t member) {
-  if (member >= team->workers) return;
+  const int32_t workers = team->workers;
+  if (member >= workers) return;
   [[maybe_unused]] FlushDenormals flush;
-  for (;;) {
-    const uint32_t part = __atomic_fetch_add(&team->next, 1u, __ATOMIC_RELAXED);
-    if (part >= static_cast<uint32_t>(team->parts)) return;
-    team->task(team->work, static_cast<int32_t>(part), member);
+  for (int32_t turn = 0, of = member; turn < workers; ++turn, of = of + 1 < workers ? of + 1 : 0) {
+    const uint32_t end = first_part(team, of + 1);
+    for (uint32_t part; (part = __atomic_fetch_add(&team->next[of], 1u, __ATOMIC_RELAXED)) < end;)
+      team->task(team->work, static_cast<int32_t>(part), member);
   }
 }
 
@@ -163,7 +171,8 @@ void ThreadTeam::end() {
 
 void run_parts(Team* base, int32_t members, int32_t parts, Part task, const void* work) {
   ThreadTeam* team = static_cast<ThreadTeam*>(base);
-  team->task = task, team->work = work, team->workers = members, team->parts = parts, team->next = 0;
+  team->task = task, team->work = work, team->workers = members, team->parts = parts;
+  for (int32_t i = 0; i < members; ++i) team->next[i] = first_part(team, i);
   if (team->parallel != nullptr) return team->parallel(team->user, take_parts_in_pool, team, members);
 #if MB_OWN_THREADS
   if (team->started == 0) start(team);

@@ -49,7 +49,7 @@ struct ThreadTeam : Team {
   Part task;
   const void* work;
   int32_t workers, parts;
-  uint32_t next;  // the first part that nobody has taken
+  uint32_t next[MB_THREADS];  // of the parts of each member, the first that nobody has taken
   // The pool of the program, if it brought one.
   mb_parallel parallel;
   void* user;

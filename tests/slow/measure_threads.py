@@ -7,7 +7,7 @@ order of the model's inputs (`bench_large.py --work FOLDER` leaves both). Librar
 
 The time of every part of every kernel is counted by processor time, so it does not depend on what else the machine
 does: a library that records it (thread_times.py) runs all of them on one thread. From that follow the share of a step
-that is divided, and what 2, 4 and 8 equal cores would give that take the parts in turns, uneven as they are, if memory
+that is divided, and what 2, 4 and 8 equal cores would give that share the parts, uneven as they are, if memory
 keeps up. --time measures 1 and 2 threads besides, in turns, best of each: by the wall clock, and what the processor
 time grows by. The machine's load meanwhile stands beside it: with more processes than cores the wall clock shows those,
 not the threads. --sizes counts bytes alone, in the rows that the page has, and leaves their other columns.
@@ -56,7 +56,7 @@ Written by `python tests/slow/measure_threads.py`: bytes of the library and of a
 {THREADS}; bytes that the fork and join itself takes of the library, and the division of kernels' calls (both of
 `kernels/runtime/threads.cc`, as the size report attributes them: the other bytes that threads add are in kernels which
 divide their own work, and in the session); the share of a training step (forward, backward and update) that is divided
-among threads, by processor time; how many times faster a step is on so many equal cores that take the parts in turns,
+among threads, by processor time; how many times faster a step is on so many equal cores that share the parts,
 uneven as they are, if memory keeps up; and, where it was measured (`--time`), how many times faster two threads were
 than one by the wall clock, how many times the processor time that took, and the machine's load meanwhile (processes
 that ran or waited to run, these measurements among them): with more than it has cores, the wall clock says little.

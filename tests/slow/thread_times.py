@@ -6,7 +6,7 @@ from __future__ import annotations
 import ctypes
 import heapq
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +52,7 @@ def recording_library(
 @dataclass(frozen=True)
 class StepTimes:
     """Seconds of one step: `whole` by kernel, `kept` those outside of parts, `longest` those on the way from the
-    beginning to the end where the threads of each kernel take its parts in turns; `works` is how often they began."""
+    beginning to the end where the threads of each kernel share its parts; `works` is how often they began."""
 
     whole: dict[str, float]
     kept: dict[str, float]
@@ -142,8 +142,14 @@ def _works(records: np.ndarray, spans: np.ndarray) -> Iterator[tuple[int, int, l
 
 
 def last_end(parts: Sequence[float], members: int) -> float:
-    """When the last of `members` threads ends, each of which takes the next part whenever it has done one."""
-    ends = [0.0] * members
-    for part in parts:
-        heapq.heapreplace(ends, ends[0] + part)
-    return max(ends)
+    """When the last of `members` threads ends, each of which takes its own parts first, in their order, and then those
+    of others that nobody has begun: as in kernels/runtime/threads.cc."""
+    few = members - len(parts) % members
+    first = [len(parts) // members * member + max(member - few, 0) for member in range(members + 1)]
+    left = [deque(parts[first[member] : first[member + 1]]) for member in range(members)]
+    ends = [(0.0, member) for member in range(members)]
+    while any(left):
+        end, member = ends[0]
+        own = next(own for own in (*left[member:], *left[:member]) if own)
+        heapq.heapreplace(ends, (end + own.popleft(), member))
+    return max(ends)[0]

@@ -61,7 +61,8 @@ MB_INLINE bool is_outer(const Gemm<T>& g) {
 template <class T>
 MB_NOINLINE void gemm_at(const Gemm<T>& g, T* scratch, const T* start = nullptr) {
   if (is_outer(g) && !start) return add_rows_in_parts(g);
-  if (takes_packing(g)) return multiply_in_parts<T>(g, widest_bytes(), scratch, pack_columns<T>, &g, start);
+  if (takes_packing(g))
+    return multiply_in_parts<T>(g, widest_bytes(), scratch, pack_columns<T>, &g, start, costs_of(g, widest_bytes()));
   Gemm<T> product = g;
   if (g.k < 1 || g.n < kFewest) return multiply_narrow_in_parts(product);
   if (turns_rows(g)) {
@@ -82,8 +83,8 @@ MB_INLINE void gemm_in(const Gemm<T>& g, const Tensor* scratch, const T* start =
 #if MB_THREADS > 1
 #define MB_PRODUCTS_IN_PARTS(kind, T)                                                \
   kind void divide_among(Gemm<T>&, Team*, int64_t, intptr_t);                        \
-  kind Partition partition_of(const Gemm<T>&, int, int32_t, int32_t, int32_t, bool); \
-  kind void multiply_in_parts<T>(const Gemm<T>&, int, T*, PackPanels<T>, const void*, const T*);
+  kind Partition partition_of(const Gemm<T>&, int, int32_t, const PartCosts&, bool); \
+  kind void multiply_in_parts<T>(const Gemm<T>&, int, T*, PackPanels<T>, const void*, const T*, const PartCosts&);
 #else
 #define MB_PRODUCTS_IN_PARTS(kind, T)
 #endif

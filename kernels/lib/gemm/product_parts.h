@@ -20,7 +20,35 @@ struct LaterColumns {
   }
 };
 
+// What a part costs besides its multiplications, in such that take as long: for an element of its rows and of its columns,
+// which each part reads and packs by itself; and for one of C that another member reads in the kernel after this, where
+// columns are cut.
+struct PartCosts {
+  int32_t row, column, crossing;
+};
+constexpr int32_t kPackingWork = 8, kGatheringWork = 16;  // from memory, and collected from elsewhere
+
 #if MB_THREADS > 1
+
+// Of a packed product whose B is a matrix in memory if it is `plain`, and whose rows of A are written as they are packed if
+// `writes_rows`.
+template <class T>
+MB_INLINE PartCosts costs_of(const Gemm<T>& g, int bytes, bool plain, bool writes_rows) {
+  // Columns of B, such as weights after an update, wait for memory less where all members read the same ones at the same
+  // time: rows are cut, where each part has enough of them for the packing of B.
+  constexpr int32_t kEnough = 64;
+  const bool along = plain && g.b_row == 1 && g.m >= kEnough * g.members && !(MINBUILD_AVX512 && bytes == 64);
+  return {writes_rows ? kGatheringWork : kPackingWork, along ? 0 : (plain ? kPackingWork : kGatheringWork), 0};
+}
+
+// Of a product of matrices in memory. Where B is near, what counts is which elements of A and C go from one member to another:
+// half of them, if columns are cut, and none of those of layers that are cut by rows.
+template <class T>
+MB_INLINE PartCosts costs_of(const Gemm<T>& g, int bytes) {
+  constexpr intptr_t kNear = 3 << 18;
+  if (g.n * g.k * intptr_t(sizeof(T)) <= kNear) return {72, 40, 36};
+  return costs_of(g, bytes, true, false);
+}
 
 // Lets the threads of a call share its products, as many as `bytes` of scratch memory have room for. Each takes `elements`
 // of it; if 0, as many as Blocks has.
@@ -35,15 +63,16 @@ MB_NOINLINE void divide_among(Gemm<T>& g, Team* team, int64_t bytes, intptr_t el
   g.members = room < team->members ? int32_t(room) : team->members;
 }
 
-// An axis of a product in `count` pieces: `many` of `large` elements each, then such of `small` ones.
+// An axis of a product in `count` pieces: large and small ones by turns, as far as there are large ones, then small ones.
 struct Cuts {
   int32_t all, large, small, many, count;
 
-  MB_INLINE int32_t at(int32_t piece) const {
-    const int32_t some = piece < many ? piece : many, place = some * large + (piece - some) * small;
+  MB_NOINLINE int32_t at(int32_t piece) const {
+    const int32_t half = (piece + 1) / 2, some = half < many ? half : many,
+                  place = some * large + (piece - some) * small;
     return place < all ? place : all;
   }
-  MB_INLINE int32_t length(int32_t piece) const { return at(piece + 1) - at(piece); }
+  MB_NOINLINE int32_t length(int32_t piece) const { return at(piece + 1) - at(piece); }
 };
 
 // Pieces of whole units; if `uneven`, half of them are three times as long as the others.
@@ -55,16 +84,19 @@ MB_NOINLINE inline Cuts cuts_of(intptr_t length, int32_t pieces, int32_t unit, b
   return cuts;
 }
 
-// Parts of a product, or of several of the same sizes: some rows of some columns, large ones first.
+// Parts of a product, or of several of the same sizes: some rows of some columns. Those of the same rows are neighbours,
+// which one member takes: of A, it reads what it has made in the kernel before, and the kernel after this reads C so.
 struct Partition {
   Cuts rows, columns;
 
   MB_INLINE int32_t count() const { return rows.count * columns.count; }
-  // A product's part; those of the same columns are neighbours.
+  MB_INLINE int32_t down(int32_t part) const { return part / columns.count; }
+  MB_INLINE int32_t across(int32_t part) const { return part % columns.count; }
+  // A product's part.
   template <class T>
   MB_INLINE Gemm<T> of(const Gemm<T>& g, int32_t part) const {
-    const int32_t down = part % rows.count, across = part / rows.count;
-    return part_of(g, rows.at(down), rows.length(down), columns.at(across), columns.length(across));
+    const int32_t row = down(part), column = across(part);
+    return part_of(g, rows.at(row), rows.length(row), columns.at(column), columns.length(column));
   }
 };
 
@@ -72,18 +104,18 @@ struct Partition {
 constexpr int64_t kLeastWritten = 1 << 22;
 
 // Whole tiles for each part, such that the last member ends soonest, where each takes the next part whenever it has done
-// one. As each part packs its rows and columns by itself, `row` and `column` are multiplications that take as long as
-// packing an element of these. `halves`: its last panel may be half as wide as others, and takes a little longer than half
-// as long. Products of real size have two parts for each member, as threads are not equally fast, and parts that are
-// uneven; for others the search must take no time.
+// one. `halves`: its last panel may be half as wide as others, and takes a little longer than half as long. Products of real
+// size have two parts for each member, as threads are not equally fast, and parts that are uneven; for others the search
+// must take no time.
 template <class T>
-MB_NOINLINE Partition partition_of(const Gemm<T>& g, int bytes, int32_t products, int32_t row, int32_t column,
+MB_NOINLINE Partition partition_of(const Gemm<T>& g, int bytes, int32_t products, const PartCosts& costs,
                                    bool halves = false) {
   const int32_t members = g.members, tall = packed_tile_rows(bytes), m = g.m, n = g.n,
                 width = int32_t(unsigned(bytes) / sizeof(T)) * kTileVectors, unit = halves ? width / 2 : width;
   const bool written = g.k <= kBrief && int64_t(m) * n * int64_t(sizeof(T)) >= kLeastWritten;
   const bool real = written || int64_t(m) * n * g.k >= 32 * members * kLeastWork;
   const int32_t least = real && products == 1 ? (written ? 4 : 2) : 1;
+  const int32_t crossing = (costs.crossing << 8) / (int32_t(g.k) + 1);  // for each multiplication; there may be none
   Partition best = {cuts_of(m, 1, 1, false), cuts_of(n, 1, 1, false)};
   int64_t shortest = INT64_MAX / members;
   for (int32_t across = 1; across <= (products > 1 ? 1 : 2 * members) && (across - 1) * width < n; ++across)
@@ -96,10 +128,11 @@ MB_NOINLINE Partition partition_of(const Gemm<T>& g, int bytes, int32_t products
         const int32_t last = parts.rows.length(parts.rows.count - 1);
         if (kTallerTiles && last < m && last < tall) continue;
         const auto work_of = [&](int32_t part) MB_LAMBDA {
-          const int64_t high = parts.rows.length(part % parts.rows.count);
-          const int32_t wide = parts.columns.length(part / parts.rows.count % parts.columns.count), rest = wide % width;
+          const int64_t high = parts.rows.length(parts.down(part) % parts.rows.count);
+          const int32_t wide = parts.columns.length(parts.across(part)), rest = wide % width;
           const int64_t multiplied = wide - rest + (rest == 0 ? 0 : halves && rest <= unit ? unit + unit / 4 : width);
-          return high * multiplied + row * high + column * wide;
+          return high * multiplied + costs.row * high + costs.column * wide +
+                 (parts.rows.count < members ? high * wide * crossing >> 8 : 0);
         };
         const int32_t count = products * parts.count();
         int64_t ends[MB_THREADS] = {}, length = 0;
@@ -118,31 +151,16 @@ MB_NOINLINE Partition partition_of(const Gemm<T>& g, int bytes, int32_t products
   return best;
 }
 
-// Multiplications that take as long as packing an element, and as gathering it from elsewhere.
-constexpr int32_t kPackingWork = 8, kGatheringWork = 16;
-
-// Parts of a packed product whose B is a matrix in memory if it is `plain`, and whose rows of A are written as they are
-// packed if `writes_rows`.
-template <class T>
-MB_INLINE Partition parts_of(const Gemm<T>& g, int bytes, bool plain, bool writes_rows) {
-  // Columns of B, such as weights after an update, wait for memory less where all members read the same ones at the same
-  // time: rows are cut, where each part has enough of them for the packing of B.
-  constexpr int32_t kEnough = 64;
-  const bool along = plain && g.b_row == 1 && g.m >= kEnough * g.members && !(MINBUILD_AVX512 && bytes == 64);
-  return partition_of(g, bytes, 1, writes_rows ? kGatheringWork : kPackingWork,
-                      along ? 0 : (plain ? kPackingWork : kGatheringWork), MB_HALF_PANELS && bytes == 64 && !plain);
-}
-
 // The product in parts of some rows and columns, each of them packed by itself.
 template <class T, class... Rows>
 MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, PackPanels<T> pack, const void* packer,
-                                   const T* start, const Rows&... pack_rows) {
+                                   const T* start, const PartCosts& costs, const Rows&... pack_rows) {
   if (g.members < 2 || int64_t(g.m) * g.n * (g.k + kPackingWork) < kLeastWork)  // C takes its time, too
     return multiply_packed<T>(g, bytes, scratch, pack, packer, start, pack_rows...);
   const bool plain = packer == &g;
-  const Partition parts = parts_of(g, bytes, plain, sizeof...(Rows) != 0);
+  const Partition parts = partition_of(g, bytes, 1, costs, MB_HALF_PANELS && bytes == 64 && !plain);
   for_parts(g.team, g.members, parts.count(), [&](int32_t part, int32_t member) {
-    const intptr_t j = parts.columns.at(part / parts.rows.count);
+    const intptr_t j = parts.columns.at(parts.across(part));
     Gemm<T> some = parts.of(g, part);
     if (!plain) some.b = g.b;
     const LaterColumns<T> later = {pack, packer, int(j)};
@@ -189,9 +207,13 @@ MB_NOINLINE void add_rows_in_parts(const Gemm<T>& g) {
 
 #else
 
+template <class... Of>
+MB_INLINE PartCosts costs_of(const Of&...) {
+  return {};
+}
 template <class T, class... Rows>
 MB_INLINE void multiply_in_parts(const Gemm<T>& g, int bytes, T* scratch, PackPanels<T> pack, const void* packer,
-                                 const T* start, const Rows&... rows) {
+                                 const T* start, const PartCosts&, const Rows&... rows) {
   multiply_packed<T>(g, bytes, scratch, pack, packer, start, rows...);
 }
 template <class T>

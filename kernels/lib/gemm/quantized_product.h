@@ -112,7 +112,8 @@ MB_NOINLINE void multiply_quantized(const Gemm<T>& g, const QuantizedPanels<T, P
         Gemm<T> part = g;
         part.n = g.n - j < columns ? g.n - j : columns;
         part.c += j * g.c_col;
-        multiply_in_parts<T>(part, widest_bytes(), scratch, LaterColumns<T>::run, &later, nullptr);
+        multiply_in_parts<T>(part, widest_bytes(), scratch, LaterColumns<T>::run, &later, nullptr,
+                             PartCosts{kPackingWork, kGatheringWork, 0});
       }
       return;
     }

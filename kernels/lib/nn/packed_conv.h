@@ -186,8 +186,9 @@ struct PackedConv : Weights... {
     Gemm<T> shared = g;
     shared.team = c.team, shared.members = members, shared.share = share;
     if (packer == &g) packer = &shared;  // B is a matrix in memory
-    multiply_in_parts<T>(shared, widest_bytes(), scratch, pack, packer, nullptr, static_cast<const Weights&>(*this)...,
-                         rows...);
+    multiply_in_parts<T>(shared, widest_bytes(), scratch, pack, packer, nullptr,
+                         costs_of(shared, widest_bytes(), packer == &shared, sizeof...(Weights) + sizeof...(Rows) != 0),
+                         static_cast<const Weights&>(*this)..., rows...);
 #else
     multiply_packed<T>(g, widest_bytes(), scratch, pack, packer, nullptr, static_cast<const Weights&>(*this)...,
                        rows...);
@@ -300,7 +301,8 @@ struct PackedConv : Weights... {
     if (members > 1 && (weighs || by_images) && int64_t(c.batch) * filters * depth * image >= kLeastWork) {
       Gemm<T> all = product_of(0);
       all.k *= c.batch, all.members = members;
-      const Partition parts = parts_of(all, widest_bytes(), true, sizeof...(Weights) != 0);
+      const PartCosts costs = costs_of(all, widest_bytes(), true, sizeof...(Weights) != 0);
+      const Partition parts = partition_of(all, widest_bytes(), 1, costs);
       return for_parts(c.team, members, weighs ? parts.count() : c.batch, [&](int32_t part, int32_t member) {
         const int32_t first = weighs ? 0 : part, end = weighs ? c.batch : part + 1;
         for (int32_t i = first; i < end; ++i) {

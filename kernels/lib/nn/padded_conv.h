@@ -154,9 +154,9 @@ struct PaddedProduct {
   MB_NOINLINE void multiply_in_parts(const Gemm<T>& g, T* scratch) const {
     if (g.members < 2 || int64_t(g.m) * g.n * g.k < kLeastWork) return multiply(0, g.m, 0, order.count, scratch);
     const int bytes = widest_bytes();
-    const Partition parts = partition_of(g, bytes, 1, kPackingWork, kGatheringWork, units_of(bytes) > 1);
+    const Partition parts = partition_of(g, bytes, 1, {kPackingWork, kGatheringWork, 0}, units_of(bytes) > 1);
     for_parts(g.team, g.members, parts.count(), [&](int32_t part, int32_t member) {
-      const int32_t down = part % parts.rows.count, across = part / parts.rows.count;
+      const int32_t down = parts.down(part), across = parts.across(part);
       const int unit = parts.columns.at(across) / kUnit, units = parts.columns.at(across + 1) / kUnit - unit;
       multiply(parts.rows.at(down), parts.rows.length(down), unit, units, scratch + member * g.share);
     });

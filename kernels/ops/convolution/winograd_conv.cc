@@ -142,30 +142,34 @@ struct WinogradConv {
   }
 
 #if MB_THREADS > 1
-  // Blocks of tiles for all members in turns, then some filters at some tiles of the rest, which every part transforms by
-  // itself. Where no part shares its windows with others, these too.
+  // For each member some blocks of tiles, then some filters at some tiles of the rest, which every part transforms by itself.
+  // Where no part shares its windows with others, these too.
   void make_in_parts(const T* bias) {
     constexpr int32_t kTransforming = 40;  // multiplications that take as long as transforming an element of a tile
-    const int32_t blocks = int32_t(tiles / (most * members)) * members;
+    const int32_t own_blocks = int32_t(tiles / (most * members)), blocks = own_blocks * members;
     const intptr_t rest = tiles - blocks * most;
     Gemm<T> g = product(w.rows, rest);
     g.members = members;
-    const Partition parts = partition_of(g, widest_bytes(), 1, kPackingWork, kTransforming);
+    const Partition parts = partition_of(g, widest_bytes(), 1, {kPackingWork, kTransforming, 0});
     const bool own_windows = blocks == 0 && parts.columns.count == 1;
+    const int32_t all = rest > 0 ? parts.count() : 0, own_parts = (all + members - 1) / members,
+                  own = own_blocks + own_parts;
     for (; block.line < kTileLines; block.line += own_windows ? kTileLines : block.lines) {
       if (!own_windows)
         in_ranges(w.rows, kTileLines * block.lines * of_windows,
                   [&](intptr_t first, intptr_t count) { transform_windows(first, count); });
-      for_parts(team, members, blocks + (rest > 0 ? parts.count() : 0), [&](int32_t part, int32_t member) {
-        const intptr_t own = member * share;
-        if (part < blocks) return make(part * most, most, 0, w.rows, bias, own);
-        const int32_t down = (part - blocks) % parts.rows.count, across = (part - blocks) / parts.rows.count,
-                      filter = parts.rows.at(down), filters = parts.rows.length(down);
+      for_parts(team, members, own * members, [&](int32_t number, int32_t member) {
+        const intptr_t room = member * share;
+        const int32_t of = number / own, i = number % own, part = of * own_parts + i - own_blocks;
+        if (i < own_blocks) return make((of * own_blocks + i) * most, most, 0, w.rows, bias, room);
+        if (part >= all) return;
+        const int32_t down = parts.down(part), across = parts.across(part), filter = parts.rows.at(down),
+                      filters = parts.rows.length(down);
         WinogradConv some = *this;
         do {
           if (own_windows) some.transform_windows(filter, filters);
           some.make_blocks(blocks * most + parts.columns.at(across), parts.columns.length(across), filter, filters,
-                           bias, own);
+                           bias, room);
         } while (own_windows && (some.block.line += some.block.lines) < kTileLines);
       });
     }
@@ -209,10 +213,9 @@ struct WinogradConv {
       constexpr int32_t kTransforming = 48;  // as above, and packing it
       Gemm<T> g = product(w.rows, tiles);
       g.members = members;
-      const Partition parts = partition_of(g, widest_bytes(), block.lines, kTransforming, kTransforming);
+      const Partition parts = partition_of(g, widest_bytes(), block.lines, {kTransforming, kTransforming, 0});
       return for_parts(team, members, block.lines * parts.count(), [&](int32_t part, int32_t member) {
-        const int32_t of_line = part / block.lines, down = of_line % parts.rows.count,
-                      across = of_line / parts.rows.count;
+        const int32_t of_line = part / block.lines, down = parts.down(of_line), across = parts.across(of_line);
         weigh_line(block.line + part % block.lines, parts.rows.at(down), parts.rows.length(down),
                    parts.columns.at(across), parts.columns.length(across), member * share);
       });

@@ -19,7 +19,7 @@ MB_INLINE void multiply_side_by_side(const Axes& axes, Gemm<T> g, const Tensor* 
     return axes.multiply(g, 0, scratch, start);
   Cuts rows = cuts_of(g.m, 1, 1, false);
   if (products < 4 * g.members && takes_packing(g)) {
-    const Cuts finer = partition_of(g, widest_bytes(), int32_t(products), kPackingWork, kPackingWork).rows;
+    const Cuts finer = partition_of(g, widest_bytes(), int32_t(products), {kPackingWork, kPackingWork, 0}).rows;
     // The last rows, too, are packed, as all of them together: sums have another order where they are not.
     if (takes_packing(part_of(g, finer.at(finer.count - 1), g.m, 0, g.n))) rows = finer;
   }
