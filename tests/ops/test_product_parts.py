@@ -34,6 +34,17 @@ EXPORT int multiply(int members, int shares, int m, int n, int k, const float* a
   __builtin_free(room);
   return parts_run;
 }
+// The rows and columns of every part. Returns the number of parts.
+EXPORT int partition(int members, int m, int n, int k, int* rows, int* columns) {
+  Gemm<float> g = {m, n, k, nullptr, k, 1, nullptr, n, 1, nullptr, n, 1};
+  g.members = members;
+  const Partition parts = partition_of(g, widest_bytes(), 1, costs_of(g, widest_bytes()));
+  for (int part = 0; part < parts.count(); ++part) {
+    const Gemm<float> one = parts.of(g, part);
+    rows[part] = int(one.m), columns[part] = int(one.n);
+  }
+  return parts.count();
+}
 EXPORT int accumulators(int bytes, int packed) {
   return (packed ? packed_tile_rows(bytes) : tile_rows(bytes)) * kTileVectors;
 }
@@ -97,6 +108,42 @@ def test_parts_are_whole_tiles(library: ctypes.CDLL) -> None:
     for work, parts in ((8, 3), (32, 6)):
         rows = work * 3 * LEAST_WORK // (columns * 512) + 1
         assert multiply(library, (rows, columns, 512), 3)[0] == parts
+
+
+def partition(library: ctypes.CDLL, members: int, sizes: tuple[int, int, int]) -> list[tuple[int, int]]:
+    """The rows and columns of the parts of a product, in the order in which members take them."""
+    rows, columns = ((ctypes.c_int * 64)() for _ in range(2))
+    count = library.partition(members, *sizes, rows, columns)
+    return list(zip(rows[:count], columns[:count], strict=True))
+
+
+@pytest.mark.parametrize("members", [2, 3, 8])
+@pytest.mark.parametrize(
+    "sizes", [(197, 192, 192), (128, 768, 768), (1024, 768, 768), (1024, 3072, 768), (49, 2048, 512)]
+)
+def test_members_have_neighbours_of_the_same_work(
+    library: ctypes.CDLL, members: int, sizes: tuple[int, int, int]
+) -> None:
+    """Whole tiles can be even to a half of a member's share, where there are few of them."""
+    parts = partition(library, members, sizes)
+    work = [rows * columns for rows, columns in parts]
+    assert sum(work) == sizes[0] * sizes[1]
+    if len(parts) % members == 0:
+        each = len(parts) // members
+        shares = [sum(work[member * each : (member + 1) * each]) for member in range(members)]
+        assert max(shares) <= 1.5 * sum(work) / members
+        if any(rows < sizes[0] for rows, _ in parts[1:]):  # neighbours have the same rows
+            assert all(parts[i][0] == parts[i - 1][0] for i in range(1, len(parts)) if i % each)
+
+
+@pytest.mark.parametrize("sizes", [(197, 192, 192), (197, 768, 192)])
+def test_rows_are_cut_where_columns_are_near(library: ctypes.CDLL, sizes: tuple[int, int, int]) -> None:
+    """Elements that go from one member to another take longer than packing such columns twice."""
+    assert [columns for _, columns in partition(library, 2, sizes)] == 2 * [sizes[1]]
+
+
+def test_columns_are_cut_where_they_are_far(library: ctypes.CDLL) -> None:
+    assert {rows for rows, _ in partition(library, 2, (128, 768, 768))} == {128}
 
 
 def test_no_more_members_than_there_is_memory_for(library: ctypes.CDLL) -> None:
