@@ -421,17 +421,8 @@ The same step with one thread and with two, of PyTorch and of minbuild, all in t
 do no more than this machine can, so that the bound is what two threads could gain at most. Where PyTorch gains more
 than 2, its step with one thread is slow.
 """
-CORE_HEAD = (
-    "net",
-    "batch",
-    "torch ms, 1",
-    "torch ms, 2",
-    "gain",
-    "minbuild ms, 1",
-    "at once",
-    "minbuild ms, 2",
-)
-CORE_HEAD += ("bound", "gain")
+CORE_HEAD = ("net", "batch", "torch ms, 1", "torch ms, 2", "gain")
+CORE_HEAD += ("minbuild ms, 1", "at once", "minbuild ms, 2", "bound", "gain")
 
 
 def _peer(row: dict) -> float:
