@@ -18,13 +18,13 @@ constexpr intptr_t kBeyondRows = 32, kUpToLine = kBeyondRows / 2;
 // Up to kBrief one tile of rows at a time does: more of them wait for C at more places of memory than processors fetch.
 constexpr intptr_t kShallow = 64, kShallowRows = 32, kShallowPanels = 8, kLeastDepth = 4, kBrief = 16;
 // Up to as many tiles of rows read B in place.
-constexpr intptr_t kFewTiles = 12;
+constexpr intptr_t kFewTiles = 4;
 
 // The block sizes of a product, in elements.
 template <class T>
 struct Blocks {
   intptr_t width, narrow, depth, tall, rows, columns, column_bytes;
-  bool shallow, pack_rows;
+  bool shallow, pack_rows, may_pack_rows;
 
   // `plain`: B is a matrix in memory, whose panels may be wider.
   MB_INLINE Blocks(const Gemm<T>& g, int bytes, bool plain = false) {
@@ -41,9 +41,13 @@ struct Blocks {
     if (blocks > 0) rows = whole_tiles((g.m + blocks - 1) / blocks);
     // Rows in place are as good where they are contiguous, unless tiles load them as vectors, or many panels pass by rows
     // that share few sets of the nearest cache. Elements with a step between them always do.
-    pack_rows = kRowVectors ||
-                (g.a_col != 1 ? g.k > kLeastDepth : !shallow && g.n > 8 * narrow && g.a_row % (2048 / kSize) == 0);
-    column_bytes = g.wide && pack_rows && g.m >= kManyRows ? kWideColumnBytes : kColumnBytes;
+    const bool many = !shallow && g.n > 8 * narrow;
+    pack_rows = kRowVectors || (g.a_col != 1 ? g.k > kLeastDepth : many && g.a_row % (2048 / kSize) == 0);
+    // Tiles of vectors of 64 bytes are so fast that they wait for rows in place; those of packed rows are one stream. The
+    // rows of convolutions are few.
+    may_pack_rows = pack_rows || (MINBUILD_AVX512 && bytes == 64 && many);
+    if (plain) pack_rows = may_pack_rows;
+    column_bytes = g.wide && may_pack_rows && g.m >= kManyRows ? kWideColumnBytes : kColumnBytes;
     columns = (column_bytes / kSize / depth - (width - narrow)) / width * width;  // and a narrow panel that is not full
   }
   // Columns of a panel with `left` columns from its first on: the last ones may be narrow, to have as few in vain.
@@ -80,8 +84,9 @@ struct Blocks {
   }
   // Of the largest blocks there may be: parts of a product have fewer rows and columns, but maybe larger blocks of them.
   MB_INLINE intptr_t row_elements(const Gemm<T>& g) const {
-    return pack_rows ? at_most(whole_tiles(g.m), kRowBytes / intptr_t(sizeof(T)) - kBeyondRows) + kBeyondRows
-                     : kUpToLine;
+    return pack_rows || may_pack_rows
+               ? at_most(whole_tiles(g.m), kRowBytes / intptr_t(sizeof(T)) - kBeyondRows) + kBeyondRows
+               : kUpToLine;
   }
   MB_INLINE T* panels_in(T* scratch, const Gemm<T>& g) const {
     const uintptr_t at = reinterpret_cast<uintptr_t>(scratch + row_elements(g) - kUpToLine);

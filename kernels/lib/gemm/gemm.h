@@ -105,7 +105,7 @@ MB_INLINE void run_tall_tile(int bytes, bool first, const Gemm<T>& g, const T* a
 // The same of kWideVectors vectors of 64 bytes.
 template <class T>
 MB_INLINE void run_wide_tile(bool first, const Gemm<T>& g, const T* a, intptr_t rows, T* out, intptr_t out_row,
-                             const T* old, const T* next, const TileSteps<T>& steps) {
+                             const T* old, const T* next, TileAhead<T> later, const TileSteps<T>& steps) {
   using Tile = TileBody<T, true, kWideVectors>;
   const Gemm<T>* product = &g;
   if (first && steps.turned) {
@@ -115,7 +115,7 @@ MB_INLINE void run_wide_tile(bool first, const Gemm<T>& g, const T* a, intptr_t 
   } else if (steps.fetched) {
     run_widest<Tile>(product, a, rows, out, out_row, old, steps.fetched);
   } else {
-    run_widest<Tile>(product, a, rows, out, out_row, old);
+    run_widest<Tile>(product, a, rows, out, out_row, old, later);
   }
 }
 #endif
@@ -171,7 +171,9 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Step
 #endif
 #if MINBUILD_AVX512
         if (kPacked && width * intptr_t(sizeof(T)) > kTileVectors * 64)
-      (run_wide_tile(left == g.m, g, a, rows, out, out_row, old, next, steps), ...);
+      (run_wide_tile(left == g.m, g, a, rows, out, out_row, old, next,
+                     TileAhead<T>{left > most ? c + most * g.c_row : g.c + width, g.c_row}, steps),
+       ...);
     else
 #endif
         if constexpr (kPacked && kPacksInTiles) {

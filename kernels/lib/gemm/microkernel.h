@@ -16,7 +16,7 @@ inline T zero_row[kMostTileBytes / sizeof(T)];
 template <class T, bool Packed, int Vectors = kTileVectors>
 struct TileBody : TileLoops<T, Vectors> {
   using Loops = TileLoops<T, Vectors>;
-  using Loops::add_products, Loops::add_row, Loops::load_row;
+  using Loops::add_panel, Loops::add_products, Loops::add_row, Loops::load_row;
 
   template <class W, class... Panel>
   static MB_INLINE void run(const Gemm<T>* g, const T* a, intptr_t rows, T* out, intptr_t out_row, const T* old,
@@ -51,6 +51,8 @@ struct TileBody : TileLoops<T, Vectors> {
       add_packed<V, Rows>(g, from, x);
     } else if constexpr (kRowsApart) {
       add_apart<V, Rows>(g, from, rows, x);
+    } else if constexpr (Packed && !MB_TIGHT_LOOPS && sizeof...(panel) == 0) {
+      add_panel(g, from, rows, x);
     } else {
       add_products<V, Rows>(g, from, rows, x, panel...);
     }

@@ -63,6 +63,8 @@ constexpr bool kPacksInTiles = false;
 #endif
 // The first tile of a panel, which packs it, fetches a row of B as many steps ahead.
 constexpr intptr_t kRowsAhead = 8;
+// Panels of vectors of 64 bytes are larger than the nearest cache: tiles fetch their rows as many steps ahead.
+constexpr intptr_t kNearRows = 4;
 // Rows of B from which tiles pack the next panel, one in each `steps` steps: from `from` on `left` rows, `row` apart. The
 // next tile packs `share` of them, or of the panel from `after` on, which are fetched.
 template <class T>
@@ -79,6 +81,12 @@ struct LinesAhead {
   const T* from;
   intptr_t apart, lines, left, share;
 };
+// The next tile of C: from `c` on, its rows `row` apart.
+template <class T>
+struct TileAhead {
+  const T* c;
+  intptr_t row;
+};
 // True where the first tile may collect its panel from several places, with AVX-512, whose loads have masks. In tiles of
 // AVX2 these loads and stores take longer than a pass of their own.
 #if defined(MB_CONV_WIDE_IMAGES)
@@ -91,6 +99,16 @@ struct LinesAhead {
 template <class T>
 constexpr bool kTurnsInTiles = kPacksInTiles && MB_SHUFFLES && sizeof(T) == 4;
 constexpr intptr_t kTurned = 16, kTurnedAhead = 64;
+
+// Stands at the end of a loop. Some processors (Intel's before Ice Lake, by a correction of 2019) decode branches anew each
+// time where one lies across a boundary of 32 bytes, or ends there, which takes up to a third of the time of a tile. What
+// follows, a few additions and the branch, takes no more than 20 bytes.
+template <class V>
+MB_INLINE void end_loop() {
+#if MB_DISPATCHES
+  if constexpr (sizeof(V) >= 32) __asm__ volatile(".p2align 5,,20");
+#endif
+}
 
 // All add to the sums of a tile: x += rows of A from `from` on * the panel g.b, of `Vectors` vectors a row.
 template <class T, int Vectors>
@@ -109,12 +127,58 @@ struct TileLoops {
     unroll<Vectors>([&](auto v) MB_LAMBDA { row[v] = load_lanes<V>(from + v * V::size); });
   }
 
+  // The same of a panel whose rows are `step` apart, a later one of which is fetched.
+  template <class V>
+  static MB_INLINE void load_near(const T* from, intptr_t step, V (&row)[Vectors]) {
+    load_row(from, row);
+    if constexpr (V::size * sizeof(T) == 64)
+      unroll<Vectors>([&](auto v) MB_LAMBDA { __builtin_prefetch(from + kNearRows * step + v * V::size); });
+  }
+
   // Fetches a row of a later panel, by the ends of its lines: it may begin within one, which came with the panel before.
   template <class V>
   static MB_INLINE void fetch_row(const T* from) {
     constexpr int kLine = 64 / sizeof(T);
     unroll<(Vectors * V::size + kLine - 1) / kLine>(
         [&](auto v) MB_LAMBDA { __builtin_prefetch(from + v * kLine + (kLine - 1), 0, 2); });
+  }
+
+  // x += rows of A * the panel g.b, packed or in place
+  template <class V, int Rows>
+  static MB_INLINE void add_panel(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors]) {
+    const T *a[Rows], *b = g.b;
+    point_at_rows(a, from, g.a_row, rows);
+    const intptr_t a_col = g.a_col, b_row = g.b_row;
+    intptr_t at = 0, k = g.k;  // at least 1
+    do {
+      V row[Vectors];
+      load_near(b, b_row, row);
+      add_row<V>(a, at, row, x);
+      b += b_row, at += a_col;
+      end_loop<V>();
+    } while (--k > 0);
+  }
+
+  // The same while the next tile of C is fetched, a row at a time: loads of B would wait for all of it at once.
+  template <class V, int Rows>
+  static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
+                                     TileAhead<T> next) {
+    constexpr intptr_t kLine = 64 / sizeof(T);
+    const T *a[Rows], *b = g.b;
+    point_at_rows(a, from, g.a_row, rows);
+    const intptr_t a_col = g.a_col, b_row = g.b_row, steps = (g.k + Rows - 1) / Rows;
+    intptr_t at = 0, until = 1, k = g.k;
+    do {
+      if (--until == 0) {
+        unroll<Vectors * V::size / kLine>([&](auto v) MB_LAMBDA { __builtin_prefetch(next.c + v * kLine, 1); });
+        next.c += next.row, until = steps;
+      }
+      V row[Vectors];
+      load_near(b, b_row, row);
+      add_row<V>(a, at, row, x);
+      b += b_row, at += a_col;
+      end_loop<V>();
+    } while (--k > 0);
   }
 
   // x += the elements of rows of A that `list` names * the panel. With g.a_col it fetches the rows that far ahead; without,
@@ -126,14 +190,18 @@ struct TileLoops {
     point_at_rows(a, from, g.a_row, rows);
     const intptr_t ahead = g.a_col;
     const auto add_all = [&](auto fetches) MB_LAMBDA {
-      for (intptr_t k = g.k; k > 0; --k, b += Vectors * V::size) {
+      intptr_t k = g.k;
+      do {
         const intptr_t at = *list++;
         if (fetches) unroll<Rows / 2>([&](auto r) MB_LAMBDA { __builtin_prefetch(a[2 * r] + ahead + at); });
         V row[Vectors];
         load_row(b, row);
         add_row<V>(a, at, row, x);
-      }
+        b += Vectors * V::size;
+        end_loop<V>();
+      } while (--k > 0);
     };
+    if (g.k < 1) return;  // windows that lie in nothing but padding
     if (Vectors > 1 || ahead != 0) add_all(Constant<1>{});
     else add_all(Constant<0>{});
   }
@@ -156,8 +224,9 @@ struct TileLoops {
     });
     T* to = const_cast<T*>(g.b);
     const int32_t* place = copies->rows;
-    intptr_t at = 0;
-    for (intptr_t k = g.k; k > 0; --k, to += Vectors * V::size) {
+    intptr_t at = 0, k = g.k;
+    if (k < 1) return;
+    do {
       const T* const in_row = copies->x + *place++;
       if constexpr (sizeof...(list) != 0) {
         ((at = *list++), ...);
@@ -172,7 +241,9 @@ struct TileLoops {
       });
       add_row<V>(a, at, row, x);
       if constexpr (sizeof...(list) == 0) at += g.a_col;
-    }
+      to += Vectors * V::size;
+      end_loop<V>();
+    } while (--k > 0);
   }
 
   // The same of a panel that is packed meanwhile, from `columns` on and to a depth of a multiple of kTurned. What is read
@@ -209,12 +280,15 @@ struct TileLoops {
           unroll<kParked>(
               [&](auto r) MB_LAMBDA { unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = V::load(parked[r][v]); }); });
         }
-        if (left > g.k) continue;
-        for (intptr_t k = left < kSteps ? left : kSteps; k > 0; --k, b += kWidth, at += g.a_col) {
+        if (left > g.k || left < 1) continue;
+        intptr_t k = left < kSteps ? left : kSteps;
+        do {
           V row[Vectors];
-          load_row(b, row);
+          load_near(b, kWidth, row);
           add_row<V>(a, at, row, x);
-        }
+          b += kWidth, at += g.a_col;
+          end_loop<V>();
+        } while (--k > 0);
       }
       to += kTurned * kWidth;
     }
@@ -238,11 +312,14 @@ struct TileLoops {
         fetch_row<V>(later);
         next += b_row, later += b_row, to += kWidth, --rest;
       }
-      for (intptr_t k = left < steps ? left : steps; k > 0; --k, b += kWidth, at += a_col) {
+      intptr_t k = left < steps ? left : steps;
+      do {
         V row[Vectors];
-        load_row(b, row);
+        load_near(b, kWidth, row);
         add_row<V>(a, at, row, x);
-      }
+        b += kWidth, at += a_col;
+        end_loop<V>();
+      } while (--k > 0);
     }
     ahead->from = next, ahead->to = to, ahead->left = rest;
   }
@@ -257,15 +334,19 @@ struct TileLoops {
     const intptr_t a_col = g.a_col, b_row = g.b_row, share = ahead->share < g.k ? ahead->share : g.k;
     const T* first = ahead->from;
     unroll<2>([&](auto part) MB_LAMBDA {
-      for (intptr_t k = part == 0 ? share : g.k - share; k > 0; --k, b += b_row, at += a_col) {
+      intptr_t k = part == 0 ? share : g.k - share;
+      if (k < 1) return;
+      do {
         V row[Vectors];
-        load_row(b, row);
+        load_near(b, b_row, row);
         if constexpr (part == 0) {
           __builtin_prefetch(first + (ahead->lines - left) * intptr_t(64 / sizeof(T)), 0, 2);
           if (--left == 0) left = ahead->lines, first += ahead->apart;
         }
         add_row<V>(a, at, row, x);
-      }
+        b += b_row, at += a_col;
+        end_loop<V>();
+      } while (--k > 0);
     });
     ahead->from = first, ahead->left = left;
   }
