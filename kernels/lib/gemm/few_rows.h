@@ -91,14 +91,17 @@ struct TallRowsBody {
           });
           const T *next = later + j, *from = b + j, *factor = factors[0];
           for (intptr_t i = share; i > 0; --i, next += b_row) __builtin_prefetch(next, 0, 2);
-          for (intptr_t k = depth; k > 0; --k, from += b_row, factor += kTallSums) {
+          intptr_t k = depth;
+          do {
             V row[kVectors];
             unroll<kVectors>([&](auto v) MB_LAMBDA { row[v] = V::load(from + v * V::size); });
             unroll<kTallSums>([&](auto s) MB_LAMBDA {
               const V one = factor[s];
               unroll<kVectors>([&](auto v) MB_LAMBDA { y[s][v] = muladd(one, row[v], y[s][v]); });
             });
-          }
+            from += b_row, factor += kTallSums;
+            end_loop<V>();
+          } while (--k > 0);
           unroll<kTallSums * kVectors>([&](auto i) MB_LAMBDA {
             y[i / kVectors][i % kVectors].store(sums[i / kVectors] + j + i % kVectors * V::size);
           });
@@ -150,7 +153,8 @@ struct WideRowsBody {
             x[s][v] = adds ? V::load(sums[s] + j + v * V::size) : V(T(0));
           });
           const T *from = b, *later = b + depth * b_row, *factor = factors[0];
-          for (intptr_t d = depth; d > 0; --d, from += b_row, later += b_row, factor += kWideSums) {
+          intptr_t d = depth;
+          do {
             V row[kWideColumns];
             unroll<kWideColumns>([&](auto v) MB_LAMBDA {
               row[v] = V::load(from + v * V::size);
@@ -160,7 +164,9 @@ struct WideRowsBody {
               const V one = factor[s];
               unroll<kWideColumns>([&](auto v) MB_LAMBDA { x[s][v] = muladd(one, row[v], x[s][v]); });
             });
-          }
+            from += b_row, later += b_row, factor += kWideSums;
+            end_loop<V>();
+          } while (--d > 0);
           unroll<kWideSums * kWideColumns>([&](auto n) MB_LAMBDA {
             constexpr int s = n / kWideColumns, v = n % kWideColumns;
             x[s][v].store(sums[s] + j + v * V::size);
