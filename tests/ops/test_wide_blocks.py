@@ -85,7 +85,7 @@ def test_wide_blocks_change_no_bit(library: ctypes.CDLL, order: int, sizes: tupl
 
 
 def test_a_thousand_columns_are_one_block(library: ctypes.CDLL) -> None:
-    """Where many rows of A are packed, and nowhere else. Tiles of AVX-512 have those that are contiguous packed as well."""
+    """Where many rows of A are packed, and nowhere else. Tiles of AVX-512 have contiguous ones packed as well."""
     (plain, few), (wide, many) = (_room(library, wide, 1, (1024, 1024, 256)) for wide in (0, 1))
     assert few < 1024 <= many and plain < wide
     assert _room(library, 1, 1, (256, 1024, 256)) == _room(library, 0, 1, (256, 1024, 256))

@@ -91,7 +91,15 @@ struct DotsBody {
         MB_OPAQUE(last);
         while (k <= last) add();
 #else
-        while (k <= g->k - V::size) add();
+        if constexpr (Ahead) {
+          const intptr_t last = g->k - V::size;
+          if (last >= 0) do {
+              add();
+              end_loop<V>();
+            } while (k <= last);
+        } else {
+          while (k <= g->k - V::size) add();
+        }
 #endif
         MB_OPAQUE(k);  // else the sums below are compiled once for each way to leave the loop
         if constexpr (kSumsTogether<V>) {
