@@ -6,6 +6,9 @@
 //     rows of A, kRowBytes at a time                               cache while all rows pass by, and those rows stay in
 //       panels of B, all tiles of rows                             the second nearest while all panels pass by.
 //
+// A panel of vectors of 64 bytes is larger than the nearest cache of many processors: its tiles fetch rows of it ahead,
+// and the tile of C that comes next.
+//
 // Every sum is added in the order of multiply() in gemm.h, so its bits do not depend on which of them was taken.
 #ifndef MINBUILD_LIB_GEMM_PACKED_BLOCKS_H_
 #define MINBUILD_LIB_GEMM_PACKED_BLOCKS_H_
