@@ -114,8 +114,10 @@ MB_INLINE void run_wide_tile(bool first, const Gemm<T>& g, const T* a, intptr_t 
     run_widest<Tile>(product, a, rows, out, out_row, old, steps.ahead);
   } else if (steps.fetched) {
     run_widest<Tile>(product, a, rows, out, out_row, old, steps.fetched);
-  } else {
+  } else if (rows == kMostPackedRows && g.a_row == 1 && g.a_col == rows && g.b_row == steps.width) {
     run_widest<Tile>(product, a, rows, out, out_row, old, later);
+  } else {
+    run_widest<Tile>(product, a, rows, out, out_row, old);
   }
 }
 #endif

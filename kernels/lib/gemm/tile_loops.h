@@ -16,11 +16,11 @@ template <class V, bool Other = false>
 MB_INLINE V load_lanes(const float* from) {
   if constexpr (V::size == 4 && Other) {
     register float a __asm__("s20"), b __asm__("s21"), c __asm__("s22"), d __asm__("s23");
-    __asm__("vldmia %4, {s20-s23}" : "=t"(a), "=t"(b), "=t"(c), "=t"(d) : "r"(from), "m"(*(const float (*)[4])from));
+    __asm__("vldmia %4, {s20-s23}" : "=t"(a), "=t"(b), "=t"(c), "=t"(d) : "r"(from), "m"(*(const float(*)[4])from));
     return V(typename V::Raw{a, b, c, d});
   } else if constexpr (V::size == 4) {
     register float a __asm__("s16"), b __asm__("s17"), c __asm__("s18"), d __asm__("s19");
-    __asm__("vldmia %4, {s16-s19}" : "=t"(a), "=t"(b), "=t"(c), "=t"(d) : "r"(from), "m"(*(const float (*)[4])from));
+    __asm__("vldmia %4, {s16-s19}" : "=t"(a), "=t"(b), "=t"(c), "=t"(d) : "r"(from), "m"(*(const float(*)[4])from));
     return V(typename V::Raw{a, b, c, d});
   } else {
     return V::load(from);
@@ -31,7 +31,7 @@ MB_INLINE void store_lanes(V x, float* to) {
   if constexpr (V::size == 4) {
     register float a __asm__("s16") = x.v[0], b __asm__("s17") = x.v[1], c __asm__("s18") = x.v[2];
     register float d __asm__("s19") = x.v[3];
-    __asm__("vstmia %5, {s16-s19}" : "=m"(*(float (*)[4])to) : "t"(a), "t"(b), "t"(c), "t"(d), "r"(to));
+    __asm__("vstmia %5, {s16-s19}" : "=m"(*(float(*)[4])to) : "t"(a), "t"(b), "t"(c), "t"(d), "r"(to));
   } else {
     x.store(to);
   }
@@ -97,7 +97,7 @@ struct TileAhead {
 // True where it may pack a panel whose columns are contiguous in B: some of them are transposed, to a depth of kTurned,
 // while the tile multiplies what was before. Columns are fetched kTurnedAhead ahead.
 template <class T>
-constexpr bool kTurnsInTiles = kPacksInTiles && MB_SHUFFLES && sizeof(T) == 4;
+constexpr bool kTurnsInTiles = kPacksInTiles&& MB_SHUFFLES && sizeof(T) == 4;
 constexpr intptr_t kTurned = 16, kTurnedAhead = 64;
 
 // Stands at the end of a loop. Some processors (Intel's before Ice Lake, by a correction of 2019) decode branches anew each
@@ -159,24 +159,26 @@ struct TileLoops {
     } while (--k > 0);
   }
 
-  // The same while the next tile of C is fetched, a row at a time: loads of B would wait for all of it at once.
+  // The same of as many packed rows, while the next tile of C is fetched, a row at a time: loads of B would wait for all of
+  // it at once.
   template <class V, int Rows>
-  static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
-                                     TileAhead<T> next) {
-    constexpr intptr_t kLine = 64 / sizeof(T);
-    const T *a[Rows], *b = g.b;
-    point_at_rows(a, from, g.a_row, rows);
-    const intptr_t a_col = g.a_col, b_row = g.b_row, steps = (g.k + Rows - 1) / Rows;
-    intptr_t at = 0, until = 1, k = g.k;
+  static MB_INLINE void add_products(const Gemm<T>& g, const T* a, intptr_t, V (&x)[Rows][Vectors], TileAhead<T> next) {
+    constexpr intptr_t kLine = 64 / sizeof(T), kWidth = Vectors * V::size;
+    const T* b = g.b;
+    const intptr_t steps = (g.k + Rows - 1) / Rows;
+    intptr_t until = 1, k = g.k;
     do {
       if (--until == 0) {
-        unroll<Vectors * V::size / kLine>([&](auto v) MB_LAMBDA { __builtin_prefetch(next.c + v * kLine, 1); });
+        unroll<kWidth / kLine>([&](auto v) MB_LAMBDA { __builtin_prefetch(next.c + v * kLine, 1); });
         next.c += next.row, until = steps;
       }
       V row[Vectors];
-      load_near(b, b_row, row);
-      add_row<V>(a, at, row, x);
-      b += b_row, at += a_col;
+      load_near(b, kWidth, row);
+      unroll<Rows>([&](auto r) MB_LAMBDA {
+        const V factor = a[r];
+        unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = muladd(factor, row[v], x[r][v]); });
+      });
+      a += Rows, b += kWidth;
       end_loop<V>();
     } while (--k > 0);
   }
