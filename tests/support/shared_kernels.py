@@ -90,15 +90,15 @@ EXPORT int width() { return widest_bytes(); }
 
 
 def compile_library(
-    folder: Path, source: str, cxx: tuple[str, ...], flags: tuple[str, ...] = ()
+    folder: Path, source: str, cxx: tuple[str, ...], flags: tuple[str, ...] = (), *, kernels: Path = KERNELS
 ) -> ctypes.CDLL:
-    """Compiles one translation unit as the package would and loads it, or raises RuntimeError."""
+    """Compiles one translation unit with `kernels` as the package would and loads it, or raises RuntimeError."""
     path = folder / "unit.cc"
     path.write_text(source)
     library = folder / "unit.so"
     on_linux = "ziglang" in cxx and sys.platform == "linux"
     target = ("-target", f"{platform.machine()}-linux-gnu") if on_linux else ()
-    command = [*cxx, *target, *FLAGS, f"-I{KERNELS}", *flags, str(path), "-o", str(library)]
+    command = [*cxx, *target, *FLAGS, f"-I{kernels}", *flags, str(path), "-o", str(library)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
