@@ -105,7 +105,7 @@ constexpr intptr_t kTurned = 16, kTurnedAhead = 64;
 // follows, a few additions and the branch, takes no more than 20 bytes.
 template <class V>
 MB_INLINE void end_loop() {
-#if MB_DISPATCHES
+#if MB_DISPATCHES || defined(__AVX2__)
   if constexpr (sizeof(V) >= 32) __asm__ volatile(".p2align 5,,20");
 #endif
 }
