@@ -16,11 +16,11 @@ template <class V, bool Other = false>
 MB_INLINE V load_lanes(const float* from) {
   if constexpr (V::size == 4 && Other) {
     register float a __asm__("s20"), b __asm__("s21"), c __asm__("s22"), d __asm__("s23");
-    __asm__("vldmia %4, {s20-s23}" : "=t"(a), "=t"(b), "=t"(c), "=t"(d) : "r"(from), "m"(*(const float(*)[4])from));
+    __asm__("vldmia %4, {s20-s23}" : "=t"(a), "=t"(b), "=t"(c), "=t"(d) : "r"(from), "m"(*(const float (*)[4])from));
     return V(typename V::Raw{a, b, c, d});
   } else if constexpr (V::size == 4) {
     register float a __asm__("s16"), b __asm__("s17"), c __asm__("s18"), d __asm__("s19");
-    __asm__("vldmia %4, {s16-s19}" : "=t"(a), "=t"(b), "=t"(c), "=t"(d) : "r"(from), "m"(*(const float(*)[4])from));
+    __asm__("vldmia %4, {s16-s19}" : "=t"(a), "=t"(b), "=t"(c), "=t"(d) : "r"(from), "m"(*(const float (*)[4])from));
     return V(typename V::Raw{a, b, c, d});
   } else {
     return V::load(from);
@@ -31,7 +31,7 @@ MB_INLINE void store_lanes(V x, float* to) {
   if constexpr (V::size == 4) {
     register float a __asm__("s16") = x.v[0], b __asm__("s17") = x.v[1], c __asm__("s18") = x.v[2];
     register float d __asm__("s19") = x.v[3];
-    __asm__("vstmia %5, {s16-s19}" : "=m"(*(float(*)[4])to) : "t"(a), "t"(b), "t"(c), "t"(d), "r"(to));
+    __asm__("vstmia %5, {s16-s19}" : "=m"(*(float (*)[4])to) : "t"(a), "t"(b), "t"(c), "t"(d), "r"(to));
   } else {
     x.store(to);
   }
@@ -97,7 +97,7 @@ struct TileAhead {
 // True where it may pack a panel whose columns are contiguous in B: some of them are transposed, to a depth of kTurned,
 // while the tile multiplies what was before. Columns are fetched kTurnedAhead ahead.
 template <class T>
-constexpr bool kTurnsInTiles = kPacksInTiles&& MB_SHUFFLES && sizeof(T) == 4;
+constexpr bool kTurnsInTiles = kPacksInTiles && MB_SHUFFLES && sizeof(T) == 4;
 constexpr intptr_t kTurned = 16, kTurnedAhead = 64;
 
 // Stands at the end of a loop. Some processors (Intel's before Ice Lake, by a correction of 2019) decode branches anew each
