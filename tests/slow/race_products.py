@@ -27,6 +27,7 @@ import numpy as np  # noqa: E402  (after the thread count)
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
+from bench_gemm import operands  # noqa: E402
 from shared_kernels import DEFAULT_CXX, compile_library  # noqa: E402
 
 SHAPES = ",".join(
@@ -66,16 +67,9 @@ class Shape:
         if len(self.order) != 2 or set(self.order) - set("NT"):
             raise ValueError(f"{text}: no order of two letters N and T behind a colon")
 
-    def operands(self, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def operands(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """A and B as they are stored, and C."""
-        random = np.random.default_rng(seed)
-        a, b = (self.m, self.k), (self.k, self.n)
-        a, b = a[::-1] if self.order[0] == "T" else a, b[::-1] if self.order[1] == "T" else b
-        return (
-            random.standard_normal(a, np.float32),
-            random.standard_normal(b, np.float32),
-            np.zeros((self.m, self.n), np.float32),
-        )
+        return (*operands(self.m, self.n, self.k, self.order), np.zeros((self.m, self.n), np.float32))
 
     def steps(self) -> tuple[int, int, int, int]:
         """From a row of A to the next, from a column of A, and the same of B."""
@@ -121,17 +115,17 @@ def of_mkl(library: ctypes.CDLL, shape: Shape) -> Product:
 
 def raced(shape: Shape, products: dict[str, Product], seconds: float, sets: int) -> dict[str, list[float]]:
     """Processor time of each, turn by turn, the order of which changes."""
-    operands = [shape.operands(seed) for seed in range(sets)]
+    given = [shape.operands() for _ in range(sets)]
     count = max(sets, round(LEAST * 1e11 / shape.operations))
     names, times = list(products), {name: [] for name in products}
     end, turn = time.perf_counter() + seconds, 0
     while time.perf_counter() < end or turn < FEWEST:
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            products[name](*operands[0])
+            products[name](*given[0])
             began = time.process_time()
             for i in range(count):
-                products[name](*operands[i % sets])
+                products[name](*given[i % sets])
             times[name].append((time.process_time() - began) / count)
         turn += 1
     return times
@@ -139,7 +133,7 @@ def raced(shape: Shape, products: dict[str, Product], seconds: float, sets: int)
 
 def agree(shape: Shape, products: dict[str, Product]) -> bool:
     """True if trees give the same bits, and all what sums in double precision give."""
-    a, b, _ = shape.operands(0)
+    a, b, _ = shape.operands()
     left, right = (x.T if letter == "T" else x for x, letter in zip((a, b), shape.order, strict=True))
     exact = left.astype(np.float64) @ right.astype(np.float64)
     bound = 1e-5 * (np.abs(left).astype(np.float64) @ np.abs(right).astype(np.float64))

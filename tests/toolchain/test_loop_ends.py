@@ -34,12 +34,9 @@ def loop_ends(code: list[Any]) -> Iterator[tuple[int, int]]:
     """The place and the end of the last branch of every loop of a tile."""
     places = {found.address: i for i, found in enumerate(code)}
     for i, found in enumerate(code):
-        target = found.op_str
-        if not (found.mnemonic.startswith("j") and target.startswith("0x")):
-            continue
-        begin = places.get(int(target, 16), i + 1)
+        begin = places.get(_target(found), i + 1)
         body = code[begin : i + 1]
-        if begin > i or any(_goes_back(each, found.address) for each in body[:-1]):
+        if begin > i or any(_target(each) <= each.address for each in body[:-1]):
             continue
         before = code[i - 1]
         fused = before.mnemonic in FUSED and found.mnemonic != "jmp"
@@ -49,12 +46,11 @@ def loop_ends(code: list[Any]) -> Iterator[tuple[int, int]]:
             yield first, found.address + found.size
 
 
-def _goes_back(found: Any, end: int) -> bool:
-    return (
-        found.mnemonic.startswith("j")
-        and found.op_str.startswith("0x")
-        and int(found.op_str, 16) <= found.address < end
-    )
+def _target(found: Any) -> int:
+    """Where an instruction jumps to, or the next one."""
+    if found.mnemonic.startswith("j") and found.op_str.startswith("0x"):
+        return int(found.op_str, 16)
+    return found.address + found.size
 
 
 def test_cut() -> None:
