@@ -143,13 +143,11 @@ struct TileLoops {
         [&](auto v) MB_LAMBDA { __builtin_prefetch(from + v * kLine + (kLine - 1), 0, 2); });
   }
 
-  // x += rows of A * the panel g.b, packed or in place
+  // x += `k` elements of rows of A, `a_col` apart from `at` on, * as many rows of the panel, `b_row` apart, at least one.
+  // Moves `at` and `b` behind them.
   template <class V, int Rows>
-  static MB_INLINE void add_panel(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors]) {
-    const T *a[Rows], *b = g.b;
-    point_at_rows(a, from, g.a_row, rows);
-    const intptr_t a_col = g.a_col, b_row = g.b_row;
-    intptr_t at = 0, k = g.k;  // at least 1
+  static MB_INLINE void add_steps(const T* const (&a)[Rows], intptr_t& at, intptr_t a_col, const T*& b, intptr_t b_row,
+                                  intptr_t k, V (&x)[Rows][Vectors]) {
     do {
       V row[Vectors];
       load_near(b, b_row, row);
@@ -157,6 +155,15 @@ struct TileLoops {
       b += b_row, at += a_col;
       end_loop<V>();
     } while (--k > 0);
+  }
+
+  // x += rows of A * the panel g.b, packed or in place
+  template <class V, int Rows>
+  static MB_INLINE void add_panel(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors]) {
+    const T *a[Rows], *b = g.b;
+    point_at_rows(a, from, g.a_row, rows);
+    intptr_t at = 0;
+    add_steps(a, at, g.a_col, b, g.b_row, g.k, x);
   }
 
   // The same of as many packed rows, while the next tile of C is fetched, a row at a time: loads of B would wait for all of
@@ -283,14 +290,7 @@ struct TileLoops {
               [&](auto r) MB_LAMBDA { unroll<Vectors>([&](auto v) MB_LAMBDA { x[r][v] = V::load(parked[r][v]); }); });
         }
         if (left > g.k || left < 1) continue;
-        intptr_t k = left < kSteps ? left : kSteps;
-        do {
-          V row[Vectors];
-          load_near(b, kWidth, row);
-          add_row<V>(a, at, row, x);
-          b += kWidth, at += g.a_col;
-          end_loop<V>();
-        } while (--k > 0);
+        add_steps(a, at, g.a_col, b, kWidth, left < kSteps ? left : kSteps, x);
       }
       to += kTurned * kWidth;
     }
@@ -314,14 +314,7 @@ struct TileLoops {
         fetch_row<V>(later);
         next += b_row, later += b_row, to += kWidth, --rest;
       }
-      intptr_t k = left < steps ? left : steps;
-      do {
-        V row[Vectors];
-        load_near(b, kWidth, row);
-        add_row<V>(a, at, row, x);
-        b += kWidth, at += a_col;
-        end_loop<V>();
-      } while (--k > 0);
+      add_steps(a, at, a_col, b, kWidth, left < steps ? left : steps, x);
     }
     ahead->from = next, ahead->to = to, ahead->left = rest;
   }
@@ -335,21 +328,17 @@ struct TileLoops {
     intptr_t at = 0, left = ahead->left;
     const intptr_t a_col = g.a_col, b_row = g.b_row, share = ahead->share < g.k ? ahead->share : g.k;
     const T* first = ahead->from;
-    unroll<2>([&](auto part) MB_LAMBDA {
-      intptr_t k = part == 0 ? share : g.k - share;
-      if (k < 1) return;
-      do {
-        V row[Vectors];
-        load_near(b, b_row, row);
-        if constexpr (part == 0) {
-          __builtin_prefetch(first + (ahead->lines - left) * intptr_t(64 / sizeof(T)), 0, 2);
-          if (--left == 0) left = ahead->lines, first += ahead->apart;
-        }
-        add_row<V>(a, at, row, x);
-        b += b_row, at += a_col;
-        end_loop<V>();
-      } while (--k > 0);
-    });
+    intptr_t k = share;
+    do {
+      V row[Vectors];
+      load_near(b, b_row, row);
+      __builtin_prefetch(first + (ahead->lines - left) * intptr_t(64 / sizeof(T)), 0, 2);
+      if (--left == 0) left = ahead->lines, first += ahead->apart;
+      add_row<V>(a, at, row, x);
+      b += b_row, at += a_col;
+      end_loop<V>();
+    } while (--k > 0);
+    if (share < g.k) add_steps(a, at, a_col, b, b_row, g.k - share, x);
     ahead->from = first, ahead->left = left;
   }
 };
