@@ -35,15 +35,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
 import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -53,33 +50,19 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
-sys.path[:0] = [str(TESTS / "golden"), str(ROOT)]
+sys.path[:0] = [str(HERE.parent), str(TESTS / "golden"), str(ROOT)]
+import large_table  # noqa: E402
+from large_race import WORKER, Failed, Pair, Participant, check_losses, raced  # noqa: E402
+from large_table import NAMES, PAIR, WHO, is_foreign  # noqa: E402
+
 from minbuild.errors import MinbuildError  # noqa: E402
 
-REPORT = ROOT / "reports" / "baseline"
-WORKER = str(HERE.with_name("large_worker.py"))
 TORCH_PACKAGES = ("torch", "onnx", "onnxscript", "numpy")
-NAMES = ("ResNet-18", "ResNet-50", "ViT-Tiny", "BERT 4x256", "BERT-base", "DistilBERT head", "LoRA BERT-base")
-NAMES += ("LSTM 2x1024", "MLP 10M", "MobileNetV2", "EfficientNet-B0", "DS-CNN")
-WHO = ("ort", "torch", "ours")
 CORES = tuple((who, threads) for who in ("torch", "ours") for threads in (1, 2))
-PAIR = "ours_pair"  # two trainers with one thread each
-TURN, FEWEST = 1.0, 7  # seconds of a turn, and turns of each: single ones vary by 5 %
-AGREE = 2e-3  # relative difference of first losses
 AVX2 = {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
-QUIET = 0.1  # cores that other processes may use
 
 
-class Failed(Exception):
-    """A row could not be measured."""
-
-
-def is_foreign(name: str) -> bool:
-    """True for a network that another library defines."""
-    return ":" in name
-
-
-def _chosen(names: Sequence[str]) -> list[str]:
+def chosen(names: Sequence[str]) -> list[str]:
     """The networks that are asked for."""
     own = [n for n in NAMES if not names or any(n.startswith(name) for name in names)]
     return own + [name for name in names if is_foreign(name)]
@@ -87,18 +70,18 @@ def _chosen(names: Sequence[str]) -> list[str]:
 
 def main() -> int:
     options = _options()
-    wrong = [n for n in options.names if not _chosen([n])]
+    wrong = [n for n in options.names if not chosen([n])]
     if wrong:
         sys.exit(f"{wrong[0]}: no such network; there are {', '.join(NAMES)}.")
     with tempfile.TemporaryDirectory(prefix="minbuild-large-") as scratch:
         work = options.work or Path(scratch)
         pythons = {
-            "torch": options.torch or _torch(work),
-            "ort": options.ort or _ort(work),
+            "torch": options.torch or torch_python(work),
+            "ort": options.ort or ort_python(work),
             "ours": sys.executable,
         }
         rows, failures = [], []
-        for name in _chosen(options.names):
+        for name in chosen(options.names):
             folder = work / name.replace(":", "-")
             try:
                 _prepare(folder, name, pythons, options)
@@ -111,11 +94,11 @@ def main() -> int:
                         rows.append(_row(folder, name, batch, threads, pythons, options))
                     except (Failed, OSError) as failure:
                         failures.append(f"{name}, batch {batch}, {threads} threads: {failure}")
-    table = _core_table if options.cores else _table
+    table = large_table.core_table if options.cores else large_table.table
     print(table(rows) if rows else "No row was measured.")
     for failure in failures:
         print(f"FAILED {failure}", file=sys.stderr)
-    behind = any(_falls_behind(row) if options.cores else _peer(row) < row["ours"] for row in rows)
+    behind = any(large_table.is_behind(row) for row in rows)
     return 1 if failures or behind else 0
 
 
@@ -148,7 +131,7 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _torch(work: Path) -> Path:
+def torch_python(work: Path) -> Path:
     folder = work / "torch-environment"
     python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     if not python.exists():
@@ -157,7 +140,7 @@ def _torch(work: Path) -> Path:
     return python
 
 
-def _ort(work: Path) -> Path:
+def ort_python(work: Path) -> Path:
     from make_artifacts import prepare  # an environment that the golden sets are made with serves here too
 
     return Path(prepare(work / "ort-environment", "python3.11"))
@@ -230,97 +213,15 @@ def _row(folder: Path, name: str, batch: int, threads: int, pythons: dict[str, P
         measured = _cores if options.cores else _measured
         row = measured(folder, name, batch, threads, pythons, options)
         kept.write_text(json.dumps({"digest": digest, "row": row}))
-    print((_core_line if options.cores else _line)(row) + _beside(row), file=sys.stderr, flush=True)
+    print(large_table.line(row) + large_table.note(row), file=sys.stderr, flush=True)
     if not options.dry:
-        _write([row])
+        large_table.write([row])
     return row
 
 
 def _kind(options: argparse.Namespace) -> str:
     """The suffix of files that keep rows of a table of their own."""
     return "_avx2" if options.avx2 else "_cores" if options.cores else ""
-
-
-class Participant:
-    """A process that trains when asked."""
-
-    def __init__(self, who: str, python: Path, folder: Path, *given: object) -> None:
-        environment = os.environ | {"OMP_NUM_THREADS": str(given[-1]), "PYTHONPATH": str(ROOT)}
-        command = [str(python), WORKER, who, str(folder), *map(str, given)]
-        pipe = subprocess.PIPE
-        log = (folder / f"{who}{given[-1]}.log").open("w")
-        self.process = subprocess.Popen(
-            command, stdin=pipe, stdout=pipe, stderr=log, text=True, env=environment
-        )
-        self.log = Path(log.name)
-        self.loss = float(self._answer())
-
-    def _answer(self):
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            self.end()
-            raise Failed(f"{' '.join(map(str, self.process.args))}\n{self.log.read_text()[-3000:]}")
-        return json.loads(line)
-
-    def begin(self, count: int) -> None:
-        """Has it begin with `count` steps."""
-        assert self.process.stdin is not None
-        print(count, file=self.process.stdin, flush=True)
-
-    def ended(self, count: int) -> tuple[float, float]:
-        """Seconds a step of those, once they are done, by the wall clock and by processors."""
-        wall, used = self._answer()
-        return wall / count, used / count
-
-    def steps(self, count: int) -> tuple[float, float]:
-        """Seconds a step, by the wall clock and by processors."""
-        self.begin(count)
-        return self.ended(count)
-
-    def memory(self) -> int:
-        """Bytes; ends the process."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        found = self._answer() * 1024
-        self.process.wait()
-        return int(found)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def used(self) -> float:
-        """Seconds of processors so far."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-class Pair:
-    """Two processes that train at the same time."""
-
-    def __init__(self, *both: Participant) -> None:
-        self.both = both
-
-    def steps(self, count: int) -> tuple[float, float]:
-        """Seconds a step of the slower one, by the wall clock and by processors."""
-        for each in self.both:
-            each.begin(count)
-        return max(each.ended(count) for each in self.both)
-
-    def used(self) -> float:
-        """Seconds of processors so far, besides those of the first, which takes turns of its own."""
-        return self.both[1].used()
-
-    def end(self) -> None:
-        for each in self.both:
-            each.end()
-
-
-def _busy() -> float:
-    """Seconds of processors that all processes have used since the machine started."""
-    user, nice, system = Path("/proc/stat").read_text().split()[1:4]
-    return (int(user) + int(nice) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def _who(folder: Path, options: argparse.Namespace) -> list[str]:
@@ -346,17 +247,12 @@ def _measured(folder: Path, name: str, batch: int, threads: int, pythons: dict[s
                 if who != "ort" or not is_foreign(name):
                     raise
                 (folder / "no_ort.txt").write_text(str(failure))
-        _check_losses({who: p.loss for who, p in participants.items()})
-        row |= _raced(participants, threads, options.seconds)
+        check_losses({who: p.loss for who, p in participants.items()})
+        row |= raced(participants, threads, options.seconds)
     finally:
         for p in participants.values():
             p.end()
     return row
-
-
-def _check_losses(losses: dict[str, float]) -> None:
-    if not max(losses.values()) - min(losses.values()) <= AGREE * max(losses.values()):
-        raise Failed(f"the first losses differ: {losses}")
 
 
 def _cores(folder: Path, name: str, batch: int, _: int, pythons: dict[str, Path], options) -> dict:
@@ -370,181 +266,12 @@ def _cores(folder: Path, name: str, batch: int, _: int, pythons: dict[str, Path]
             if (who, threads) == ("ours", 1):
                 other = Participant(who, pythons[who], folder, name, batch, threads)
                 participants[PAIR] = Pair(made, other)
-        _check_losses(losses)
+        check_losses(losses)
         row = {"net": name, "batch": batch, "threads": 2, "cores": True}
-        return row | _raced(participants, 2, options.seconds)
+        return row | raced(participants, 2, options.seconds)
     finally:
         for p in participants.values():
             p.end()
-
-
-def _raced(participants: Mapping[str, Participant | Pair], threads: int, seconds: float) -> dict[str, float]:
-    """The best milliseconds of each in turns, and how many cores other processes used."""
-    counts, best = {}, dict.fromkeys(participants, math.inf)
-    for who, p in participants.items():
-        counts[who] = max(1, round(TURN / p.steps(1)[0]))
-    since, turns = time.perf_counter(), 0
-    busy, own = _busy(), sum(p.used() for p in participants.values())
-    while time.perf_counter() - since < seconds * len(participants) or turns < FEWEST:
-        for who, p in participants.items():
-            best[who] = min(best[who], p.steps(counts[who])[1 if threads == 1 else 0])
-        turns += 1
-    others = _busy() - busy - sum(p.used() for p in participants.values()) + own
-    row = {who: 1000 * each for who, each in best.items()}
-    return row | {"others": max(0.0, others / (time.perf_counter() - since))}
-
-
-HEAD = ("net", "batch", "threads", "ORT ms", "torch ms", "minbuild ms", "/ORT", "/torch")
-HEAD += ("MB: ORT", "torch", "minbuild")
-PREFACE = """\
-Networks of real size (`tests/slow/large_nets.py`), random weights, artifacts by ONNX Runtime 1.19.2, float32, the
-default build: a training step with AdamW, beside ONNX Runtime and PyTorch in one run (`tests/slow/bench_large.py`).
-With one thread times are those of the processor, else of the wall clock, in the best of the turns that the three took;
-memory is what training adds to a process at most. Below 1, minbuild is faster.
-"""
-FOREIGN = """### Networks that the kernels were not tuned for
-
-Models as other libraries define them, with random weights and nothing random in their training. ORT's columns are empty
-where its tools cannot make artifacts of the model or it cannot train them.
-"""
-NARROW = """### Without AVX-512
-
-Libraries built with `--avx512 off`, beside PyTorch held to AVX2 by the switches of its libraries (`--avx2`): what
-processors without AVX-512 would do. ONNX Runtime has no such switch.
-"""
-
-
-SECOND_CORE = """### What the second core gives
-
-The same step with one thread and with two, of PyTorch and of minbuild, all in turns of one run and by the wall clock
-(`--cores`). "At once" is a step with one thread while a second trainer does the same on the other core: both together
-do no more than this machine can, so that the bound is what two threads could gain at most. Where PyTorch gains more
-than 2, its step with one thread is slow.
-"""
-CORE_HEAD = ("net", "batch", "torch ms, 1", "torch ms, 2", "gain")
-CORE_HEAD += ("minbuild ms, 1", "at once", "minbuild ms, 2", "bound", "gain")
-
-
-def _peer(row: dict) -> float:
-    """Milliseconds of the faster of the others."""
-    return min(row[who] for who in ("ort", "torch") if who in row)
-
-
-def _line(row: dict) -> str:
-    ratios = (f"{row['ours'] / row[who]:.2f}" if who in row else "" for who in ("ort", "torch"))
-    memory = [f"{row[f'{who}_memory'] / 1e6:.0f}" if f"{who}_memory" in row else "" for who in WHO]
-    times = (f"{row[who]:.{2 if row[who] < 100 else 0}f}" if who in row else "" for who in WHO)
-    named = (row["net"], str(row["batch"]), str(row["threads"]))
-    cells = (*named, *times, *ratios, *memory)
-    return "| " + " | ".join(cells) + " |"
-
-
-def _beside(row: dict) -> str:
-    """A note on other work of the machine, "" where there was little."""
-    others = row.get("others", 0)
-    return f" other processes used {others:.1f} cores" if others > QUIET else ""
-
-
-def _mean(rows: list[dict], who: str) -> str:
-    """The geometric mean of minbuild's times beside those of `who`, of the rows that have them; "" if none has."""
-    logs = [math.log(row["ours"] / row[who]) for row in rows if who in row]
-    return f"{math.exp(sum(logs) / len(logs)):.2f}" if logs else ""
-
-
-def _gain(row: dict, who: str) -> float:
-    """How many times as fast two threads are as one."""
-    return row[f"{who}_1"] / row[f"{who}_2"]
-
-
-def _falls_behind(row: dict) -> bool:
-    """True if the second core gives PyTorch more, as far as the table shows."""
-    return round(_gain(row, "torch"), 2) > round(_gain(row, "ours"), 2)
-
-
-def _bound(row: dict) -> float:
-    """How many times as much two trainers at once do as one alone."""
-    return 2 * row["ours_1"] / row[PAIR]
-
-
-def _core_line(row: dict) -> str:
-    def times(*names: str) -> list[str]:
-        return [f"{row[name]:.{2 if row[name] < 100 else 0}f}" for name in names]
-
-    cells = [row["net"], str(row["batch"]), *times("torch_1", "torch_2"), f"{_gain(row, 'torch'):.2f}"]
-    cells += [*times("ours_1", PAIR, "ours_2"), f"{_bound(row):.2f}", f"{_gain(row, 'ours'):.2f}"]
-    return "| " + " | ".join(cells) + " |"
-
-
-def _core_table(rows: list[dict]) -> str:
-    lines = ["| " + " | ".join(CORE_HEAD) + " |", "|---|" + "--:|" * (len(CORE_HEAD) - 1)]
-    lines += [*map(_core_line, rows), ""]
-    ours, theirs = (geometric_mean(_gain(row, who) for row in rows) for who in ("ours", "torch"))
-    bound = geometric_mean(map(_bound, rows))
-    lines.append(
-        f"Geometric mean: minbuild {ours:.2f} times as fast, of {bound:.2f} that are possible; PyTorch {theirs:.2f}."
-    )
-    for beyond, how in ((False, "PyTorch gains more"), (True, "PyTorch gains more than 2")):
-        more = [row for row in rows if _falls_behind(row) and (round(_gain(row, "torch"), 2) > 2) == beyond]
-        named = "; ".join(f"{row['net']}, batch {row['batch']}" for row in more)
-        lines += [f"{how} in {named}."] * bool(more)
-    return "\n".join(lines + _busy_rows(rows))
-
-
-def _busy_rows(rows: list[dict]) -> list[str]:
-    """A sentence on rows beside which the machine did something else, if there are some."""
-    busy = [
-        f"{row['net']}, batch {row['batch']}, threads {row['threads']} ({row['others']:.1f})"
-        for row in rows
-        if _beside(row)
-    ]
-    return [f"Cores that other processes used meanwhile: {'; '.join(busy)}."] * bool(busy)
-
-
-def _table(rows: list[dict]) -> str:
-    lines = ["| " + " | ".join(HEAD) + " |", "|---|" + "--:|" * (len(HEAD) - 1), *map(_line, rows), ""]
-    for threads in sorted({row["threads"] for row in rows}):
-        own = [row for row in rows if row["threads"] == threads]
-        means = [(named, _mean(own, who)) for named, who in (("ONNX Runtime", "ort"), ("PyTorch", "torch"))]
-        worst = max(own, key=lambda row: row["ours"] / _peer(row))
-        lines.append(
-            f"{threads} thread{'s' if threads > 1 else ''}: geometric mean "
-            + ", ".join(f"beside {named} {mean}" for named, mean in means if mean)
-            + f"; largest beside the faster of both {worst['ours'] / _peer(worst):.2f} "
-            f"({worst['net']}, batch {worst['batch']})."
-        )
-    return "\n".join(lines + _busy_rows(rows))
-
-
-def _write(rows: list[dict]) -> None:
-    """These rows in place of older ones."""
-    path = REPORT / "large.json"
-    old = json.loads(path.read_text()) if path.exists() else []
-    found = {_key(r): r for r in old}
-    for row in rows:
-        key = _key(row)
-        memory = {k: v for k, v in found.get(key, {}).items() if k.endswith("_memory")}
-        found[key] = memory | row
-    every = sorted(found.values(), key=_place)
-    tables: dict[str, list[dict]] = {PREFACE: [], SECOND_CORE: [], NARROW: [], FOREIGN: []}
-    for row in every:
-        own = NARROW if row.get("avx2") else FOREIGN if is_foreign(row["net"]) else PREFACE
-        tables[SECOND_CORE if row.get("cores") else own].append(row)
-    parts = {
-        head: (_core_table if head == SECOND_CORE else _table)(own) for head, own in tables.items() if own
-    }
-    text = "\n".join(f"{head}\n{table}\n" for head, table in parts.items())
-    path.write_text(json.dumps(every, indent=1) + "\n", "utf-8")
-    path.with_suffix(".md").write_text(text, "utf-8")
-
-
-def _key(row: dict) -> tuple[str, int, int, bool, bool]:
-    return row["net"], row["batch"], row["threads"], row.get("avx2", False), row.get("cores", False)
-
-
-def _place(row: dict) -> tuple:
-    """The order of a row in the report."""
-    own = len(NAMES) if is_foreign(row["net"]) else NAMES.index(row["net"])
-    return own == len(NAMES), row["threads"], own, row["net"], row["batch"]
 
 
 if __name__ == "__main__":

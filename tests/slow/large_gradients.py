@@ -52,14 +52,14 @@ BUILDS: dict[str, tuple[str, dict[str, str], int]] = {
 
 
 def main() -> int:
-    from bench_large import _chosen, _ort, _torch, make_artifacts
+    from bench_large import chosen, make_artifacts, ort_python, torch_python
 
     options = _options()
     lines, differ = [], 0
     with tempfile.TemporaryDirectory(prefix="minbuild-large-") as scratch:
         work = options.work or Path(scratch)
-        pythons = {"torch": options.torch or _torch(work), "ort": options.ort or _ort(work)}
-        for name in _chosen(options.names):
+        pythons = {"torch": options.torch or torch_python(work), "ort": options.ort or ort_python(work)}
+        for name in chosen(options.names):
             folder = work / name.replace(":", "-")
             make_artifacts(folder, name, pythons, options.batches)
             for batch in options.batches:

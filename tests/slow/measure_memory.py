@@ -128,8 +128,8 @@ def within(plan, budget: int) -> CompiledModel:
 
 def pythons(options: argparse.Namespace) -> dict[str, Path]:
     return {
-        "torch": options.torch or bench_large._torch(options.work),
-        "ort": options.ort or bench_large._ort(options.work),
+        "torch": options.torch or bench_large.torch_python(options.work),
+        "ort": options.ort or bench_large.ort_python(options.work),
     }
 
 
