@@ -11,6 +11,7 @@ from pathlib import Path
 import onnx
 import pytest
 from commands import FREE, SMALL, Command, Said, command_fixture, copy_of, tree  # noqa: F401
+from interrupts import heed_interrupts
 from onnx import TensorProto, helper
 from places import ROOT
 
@@ -268,7 +269,12 @@ def test_interrupted(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": root, "MINBUILD_CACHE": str(tmp_path / "cache")}
     command = [sys.executable, "-m", "minbuild.cli.main", "reduce", str(SMALL), "-o", str(tmp_path / "dist")]
     process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heed_interrupts,
     )
     assert process.stderr is not None
     seen = ""

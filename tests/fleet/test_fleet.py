@@ -16,6 +16,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 from commands import SMALL, Command, call, command_fixture, copy_of, tree  # noqa: F401
+from interrupts import heed_interrupts
 from places import ROOT
 
 from minbuild.analysis.budgets import Budgets
@@ -356,7 +357,7 @@ def test_ctrl_c_ends_all_builds(models: Path, tmp_path: Path) -> None:
         "MINBUILD_CACHE": str(tmp_path / "cold"),
     }
     running = subprocess.Popen(
-        command, env=environment, stderr=subprocess.PIPE, text=True, preexec_fn=_with_signals
+        command, env=environment, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
     )
     assert running.stderr is not None
     for line in running.stderr:
@@ -368,7 +369,3 @@ def test_ctrl_c_ends_all_builds(models: Path, tmp_path: Path) -> None:
     assert "Stopped" in running.stderr.read()
     assert not list(tmp_path.glob("minbuild-fleet-*"))
     assert not (models / "dist" / "first").exists()
-
-
-def _with_signals() -> None:
-    signal.signal(signal.SIGINT, signal.default_int_handler)

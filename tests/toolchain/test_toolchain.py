@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from interrupts import heed_interrupts
 from toolchain_sources import (
     HOST,
     SOURCES,
@@ -189,9 +190,8 @@ def test_stopping_kills_the_compilers(cache: Path, tmp_path: Path) -> None:
     root = str(Path(toolchain.__file__).parents[2])
     environment = {**os.environ, "TMPDIR": str(tmp_path / "t")}
     (tmp_path / "t").mkdir()
-    run = subprocess.Popen(
-        [sys.executable, "-c", script, str(slow), root], stderr=subprocess.PIPE, env=environment
-    )
+    command = [sys.executable, "-c", script, str(slow), root]
+    run = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, preexec_fn=heed_interrupts)
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline and len(lines(tmp_path / "pids")) < 2:
         time.sleep(0.02)
