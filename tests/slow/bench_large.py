@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve()
 TESTS, ROOT = HERE.parents[1], HERE.parents[2]
-sys.path[:0] = [str(HERE.parent), str(TESTS / "golden"), str(ROOT)]
+sys.path[:0] = [str(TESTS / "golden"), str(ROOT)]
 import large_table  # noqa: E402
 from large_race import WORKER, Failed, Pair, Participant, check_losses, raced  # noqa: E402
 from large_table import NAMES, PAIR, WHO, is_foreign  # noqa: E402
@@ -75,11 +75,7 @@ def main() -> int:
         sys.exit(f"{wrong[0]}: no such network; there are {', '.join(NAMES)}.")
     with tempfile.TemporaryDirectory(prefix="minbuild-large-") as scratch:
         work = options.work or Path(scratch)
-        pythons = {
-            "torch": options.torch or torch_python(work),
-            "ort": options.ort or ort_python(work),
-            "ours": sys.executable,
-        }
+        pythons = environments(options, work) | {"ours": Path(sys.executable)}
         rows, failures = [], []
         for name in chosen(options.names):
             folder = work / name.replace(":", "-")
@@ -94,8 +90,7 @@ def main() -> int:
                         rows.append(_row(folder, name, batch, threads, pythons, options))
                     except (Failed, OSError) as failure:
                         failures.append(f"{name}, batch {batch}, {threads} threads: {failure}")
-    table = large_table.core_table if options.cores else large_table.table
-    print(table(rows) if rows else "No row was measured.")
+    print(large_table.table(rows) if rows else "No row was measured.")
     for failure in failures:
         print(f"FAILED {failure}", file=sys.stderr)
     behind = any(large_table.is_behind(row) for row in rows)
@@ -131,7 +126,12 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def torch_python(work: Path) -> Path:
+def environments(options: argparse.Namespace, work: Path) -> dict[str, Path]:
+    """The Pythons of PyTorch and of ONNX Runtime: those of --torch and --ort, else of environments made in `work`."""
+    return {"torch": options.torch or _torch_python(work), "ort": options.ort or _ort_python(work)}
+
+
+def _torch_python(work: Path) -> Path:
     folder = work / "torch-environment"
     python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     if not python.exists():
@@ -140,7 +140,7 @@ def torch_python(work: Path) -> Path:
     return python
 
 
-def ort_python(work: Path) -> Path:
+def _ort_python(work: Path) -> Path:
     from make_artifacts import prepare  # an environment that the golden sets are made with serves here too
 
     return Path(prepare(work / "ort-environment", "python3.11"))

@@ -52,13 +52,13 @@ BUILDS: dict[str, tuple[str, dict[str, str], int]] = {
 
 
 def main() -> int:
-    from bench_large import chosen, make_artifacts, ort_python, torch_python
+    from bench_large import chosen, environments, make_artifacts
 
     options = _options()
     lines, differ = [], 0
     with tempfile.TemporaryDirectory(prefix="minbuild-large-") as scratch:
         work = options.work or Path(scratch)
-        pythons = {"torch": options.torch or torch_python(work), "ort": options.ort or ort_python(work)}
+        pythons = environments(options, work)
         for name in chosen(options.names):
             folder = work / name.replace(":", "-")
             make_artifacts(folder, name, pythons, options.batches)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -38,8 +37,6 @@ NARROW = """### Without AVX-512
 Libraries built with `--avx512 off`, beside PyTorch held to AVX2 by the switches of its libraries (`--avx2`): what
 processors without AVX-512 would do. ONNX Runtime has no such switch.
 """
-
-
 SECOND_CORE = """### What the second core gives
 
 The same step with one thread and with two, of PyTorch and of minbuild, all in turns of one run and by the wall clock
@@ -83,8 +80,8 @@ def note(row: dict) -> str:
 
 def _mean(rows: list[dict], who: str) -> str:
     """The geometric mean of minbuild's times beside those of `who`, of the rows that have them; "" if none has."""
-    logs = [math.log(row["ours"] / row[who]) for row in rows if who in row]
-    return f"{math.exp(sum(logs) / len(logs)):.2f}" if logs else ""
+    ratios = [row["ours"] / row[who] for row in rows if who in row]
+    return f"{geometric_mean(ratios):.2f}" if ratios else ""
 
 
 def _gain(row: dict, who: str) -> float:
@@ -111,8 +108,7 @@ def _core_line(row: dict) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def core_table(rows: list[dict]) -> str:
-    """The table of `rows` on the second core, and sentences about it."""
+def _core_table(rows: list[dict]) -> str:
     lines = ["| " + " | ".join(CORE_HEAD) + " |", "|---|" + "--:|" * (len(CORE_HEAD) - 1)]
     lines += [*map(_core_line, rows), ""]
     ours, theirs = (geometric_mean(_gain(row, who) for row in rows) for who in ("ours", "torch"))
@@ -138,7 +134,11 @@ def _busy_rows(rows: list[dict]) -> list[str]:
 
 
 def table(rows: list[dict]) -> str:
-    """The table of all other `rows`, and sentences about it."""
+    """The table of `rows`, all on the second core or none, and sentences about it."""
+    return (_core_table if rows[0].get("cores") else _own_table)(rows)
+
+
+def _own_table(rows: list[dict]) -> str:
     lines = ["| " + " | ".join(HEAD) + " |", "|---|" + "--:|" * (len(HEAD) - 1), *map(_own_line, rows), ""]
     for threads in sorted({row["threads"] for row in rows}):
         own = [row for row in rows if row["threads"] == threads]
@@ -167,8 +167,7 @@ def write(rows: list[dict]) -> None:
     for row in every:
         own = NARROW if row.get("avx2") else FOREIGN if is_foreign(row["net"]) else PREFACE
         tables[SECOND_CORE if row.get("cores") else own].append(row)
-    parts = {head: (core_table if head == SECOND_CORE else table)(own) for head, own in tables.items() if own}
-    text = "\n".join(f"{head}\n{rendered}\n" for head, rendered in parts.items())
+    text = "\n".join(f"{head}\n{table(own)}\n" for head, own in tables.items() if own)
     path.write_text(json.dumps(every, indent=1) + "\n", "utf-8")
     path.with_suffix(".md").write_text(text, "utf-8")
 

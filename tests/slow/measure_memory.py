@@ -25,6 +25,7 @@ sys.path[:0] = [str(HERE.parent), str(HERE.parents[1] / "support"), str(HERE.par
 import bench_large  # noqa: E402
 import numpy as np  # noqa: E402
 from case_sets import SHARED, loaded  # noqa: E402
+from large_race import Failed  # noqa: E402
 
 from minbuild.codegen.library_builder import build_checked  # noqa: E402
 from minbuild.errors import OverBudget  # noqa: E402
@@ -58,7 +59,7 @@ def main() -> int:
     for name in options.names:
         try:
             row(name, options)
-        except (bench_large.Failed, OSError) as error:
+        except (Failed, OSError) as error:
             failed = 1
             print(f"FAILED {name}: {error}", file=sys.stderr)
         write(options.work)
@@ -73,7 +74,7 @@ def row(name: str, options: argparse.Namespace) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     else:
         artifacts = folder
-        bench_large.make_artifacts(folder, name, pythons(options), (1, 8))
+        bench_large.make_artifacts(folder, name, bench_large.environments(options, options.work), (1, 8))
     sizes = {"batch": batch}
     fixed, largest = (sizes, {}) if batch == 1 else ({}, sizes)
 
@@ -124,13 +125,6 @@ def within(plan, budget: int) -> CompiledModel:
         found = re.search(r"takes ([\d,]+) bytes of RAM", str(error))
         assert found is not None
         return plan(int(found[1].replace(",", "")))
-
-
-def pythons(options: argparse.Namespace) -> dict[str, Path]:
-    return {
-        "torch": options.torch or bench_large.torch_python(options.work),
-        "ort": options.ort or bench_large.ort_python(options.work),
-    }
 
 
 def measured(models: dict[str, CompiledModel], folder: Path, batch: int) -> dict[str, float]:
