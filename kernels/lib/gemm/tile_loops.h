@@ -127,11 +127,11 @@ struct TileLoops {
     unroll<Vectors>([&](auto v) MB_LAMBDA { row[v] = load_lanes<V>(from + v * V::size); });
   }
 
-  // The same of a panel whose rows are `step` apart, a later one of which is fetched.
+  // The same of a panel whose rows are `step` apart, a later one of which is fetched. Panels of one vector stay near.
   template <class V>
   static MB_INLINE void load_near(const T* from, intptr_t step, V (&row)[Vectors]) {
     load_row(from, row);
-    if constexpr (V::size * sizeof(T) == 64)
+    if constexpr (Vectors > 1 && V::size * sizeof(T) == 64)
       unroll<Vectors>([&](auto v) MB_LAMBDA { __builtin_prefetch(from + kNearRows * step + v * V::size); });
   }
 
@@ -190,8 +190,7 @@ struct TileLoops {
     } while (--k > 0);
   }
 
-  // x += the elements of rows of A that `list` names * the panel. With g.a_col it fetches the rows that far ahead; without,
-  // tiles of one vector, which loads keep waiting, leave fetches out.
+  // x += the elements of rows of A that `list` names * the panel. With g.a_col it fetches the rows that far ahead.
   template <class V, int Rows>
   static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
                                      const int32_t* list) {
@@ -204,14 +203,14 @@ struct TileLoops {
         const intptr_t at = *list++;
         if (fetches) unroll<Rows / 2>([&](auto r) MB_LAMBDA { __builtin_prefetch(a[2 * r] + ahead + at); });
         V row[Vectors];
-        load_row(b, row);
+        load_near(b, Vectors * V::size, row);
         add_row<V>(a, at, row, x);
         b += Vectors * V::size;
         end_loop<V>();
       } while (--k > 0);
     };
     if (g.k < 1) return;  // windows that lie in nothing but padding
-    if (Vectors > 1 || ahead != 0) add_all(Constant<1>{});
+    if (ahead != 0) add_all(Constant<1>{});
     else add_all(Constant<0>{});
   }
 
