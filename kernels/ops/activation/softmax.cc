@@ -139,7 +139,9 @@ struct SoftmaxRows {
         tops[i].store(lanes);
         for (T lane : lanes) top = lane > top ? lane : top;
         V sums = T(0), power = T(0);
+        const intptr_t next = intptr_t(kSoftmaxesTogether) * count;
         for (int c = 0; c < end.whole; c += V::size) {
+          __builtin_prefetch(x + next + c);
           power = exp_of_negative(V::load(x + c) - V(top));
           sums = sums + power;
           power.store(to + c);
