@@ -1,5 +1,6 @@
 // Max pooling over one to three spatial axes, and its gradient.
 #include "minbuild/kernel.h"
+#include "lib/simd/pairs.h"
 #include "lib/threads/parallel.h"
 
 namespace minbuild {
@@ -21,6 +22,9 @@ constexpr bool kMovesRow = true;
 constexpr bool kMovesRow = false;
 #endif
 
+// True where vectors pool the windows of a line.
+#define MB_POOLS_LINES (MB_FAST_WASM || (MB_MAX_POOL_LINES && MB_SIMD && !MB_ONE_VARIANT))
+
 // All bits if `yes`, else none. Opaque, or compilers make a branch of it, which is mispredicted half of the time: any
 // element of a window may be the largest. Without it results are the same, only later.
 template <class Bits>
@@ -30,30 +34,45 @@ MB_INLINE Bits mask_if(bool yes) {
   return static_cast<Bits>(mask);
 }
 
-#if MB_FAST_WASM
-// Four neighbouring windows and one tap of each, `stride` apart from `row` on, whose number is `tap`: as the loop of
-// pool_planes over single ones. Bytes of marks become lanes and back.
+#if MB_POOLS_LINES
+// Neighbouring windows of a line and one tap of each, `stride` apart from `row` on, one or two elements, whose number is
+// `tap`: as the loop of pool_planes over single ones, for as many as whole vectors have of `count`, which it returns. Bytes
+// of marks become lanes and back.
 template <class T>
-MB_INLINE void pool_four(T* row, unsigned stride, T* to, uint8_t* mark, unsigned tap, bool backward) {
-  using V = Vec<T, 4>;
-  using Bits = typename V::Bits;
-  typedef uint8_t Marks __attribute__((vector_size(4)));
-  V each;
-  unroll<4>([&](auto i) MB_LAMBDA { each.v[int(i)] = row[i * stride]; });
-  const V best = V::load(to);
-  Marks marks;
-  __builtin_memcpy(&marks, mark, sizeof marks);
-  Bits old = __builtin_convertvector(marks, typename Bits::Raw);
-  if (backward) {
-    each = each + bits_as<T>(bits_as<int32_t>(best) & (old == Bits(int32_t(tap))));
-    unroll<4>([&](auto i) MB_LAMBDA { row[i * stride] = each.v[int(i)]; });
-  } else {
-    old = select(each > best, Bits(int32_t(tap)), old);
-    marks = __builtin_convertvector(old.v, Marks);
-    __builtin_memcpy(mark, &marks, sizeof marks);
-    max(each, best).store(to);
+struct PoolLine {
+  template <class W>
+  static MB_INLINE int run(T* row, unsigned stride, T* to, uint8_t* mark, int count, unsigned tap, bool backward) {
+    using V = typename W::template of<T>;
+    using Bits = typename V::Bits;
+    typedef uint8_t Marks __attribute__((vector_size(V::size)));
+    int left = count;
+    for (; left >= V::size; left -= V::size, row += stride * V::size, to += V::size, mark += V::size) {
+      V each = V::load(row), between;
+      if (stride == 2) {
+        const V high = V::load(row + V::size);
+        between = of_pairs<1>(each, high), each = of_pairs<0>(each, high);
+      }
+      const V best = V::load(to);
+      Marks marks;
+      __builtin_memcpy(&marks, mark, sizeof marks);
+      Bits old = __builtin_convertvector(marks, typename Bits::Raw);
+      if (backward) {
+        each = each + bits_as<T>(bits_as<int32_t>(best) & (old == Bits(int32_t(tap))));
+        if (stride == 2) {
+          in_pairs<0>(each, between).store(row), in_pairs<1>(each, between).store(row + V::size);
+        } else {
+          each.store(row);
+        }
+      } else {
+        old = select(each > best, Bits(int32_t(tap)), old);
+        marks = __builtin_convertvector(old.v, Marks);
+        __builtin_memcpy(mark, &marks, sizeof marks);
+        max(each, best).store(to);
+      }
+    }
+    return count - left;
   }
-}
+};
 #endif
 
 // Nothing was found in so many windows.
@@ -103,11 +122,14 @@ MB_INLINE Status pool_planes(const Call& call, const Tensor& x, const Tensor& y,
         if (kMovesRow) row += int(in_w);
         for (int k = 0; k < size[3]; ++k, in_w += w.stride, row += kMovesRow ? int(w.stride) : 0) {
           if (in_w >= unsigned(from[3])) continue;
-#if MB_FAST_WASM
+#if MB_POOLS_LINES
           if constexpr (sizeof(T) == 4 && sizeof(I) == 1) {
-            if (k + 4 <= size[3] && w.stride < 1 << 12 && in_w + 3 * w.stride < unsigned(from[3])) {
-              pool_four(row, w.stride, to + k, mark + k, tap, backward);
-              k += 3, in_w += 3 * w.stride, row += 3 * w.stride;
+            const int inside = w.stride - 1 < 2 ? int((from[3] - in_w) / w.stride) : 0, left = size[3] - k;
+            const int count = left < inside ? left : inside;
+            if (count >= lanes_of<T>(vector_bytes())) {
+              T* at = row + (kMovesRow ? 0 : in_w);
+              const int some = dispatch<PoolLine<T>>(at, w.stride, to + k, mark + k, count, tap, backward);
+              k += some - 1, in_w += (some - 1) * w.stride, row += kMovesRow ? (some - 1) * int(w.stride) : 0;
               continue;
             }
           }

@@ -36,13 +36,19 @@ from minbuild.ops.core.value import Results, Value
 
 # Indices are a byte, the tap in the window, or as ONNX has them: the place in the whole input.
 _TYPES = {"T": FLOATS, "I": (ElementType.UINT8, INT64)}
-_FEATURES = {"volumes": "three spatial axes"}
+_FEATURES = {
+    "volumes": "three spatial axes",
+    "lines": "long lines of windows that move by one or two elements",
+}
+_HINTS = frozenset({"lines"})
+_LONG = 32  # outputs of a line from which on vectors of them pay for their bytes
 _EXTENTS = ("in:extent", "out:extent")  # what is pooled and the result, as [planes,D,H,W]
 pool_kernel = KernelFunction(
-    "max_pool", ("y:T=", "indices:I=", "x:T", *_EXTENTS), WINDOW_PARAMS, _TYPES, _FEATURES
+    *("max_pool", ("y:T=", "indices:I=", "x:T", *_EXTENTS), WINDOW_PARAMS, _TYPES, _FEATURES), hints=_HINTS
 )
 grad_kernel = KernelFunction(
-    "max_pool_grad", ("dx:T=", "dy:T", "indices:I", *_EXTENTS), WINDOW_PARAMS, _TYPES, _FEATURES
+    *("max_pool_grad", ("dx:T=", "dy:T", "indices:I", *_EXTENTS), WINDOW_PARAMS, _TYPES, _FEATURES),
+    hints=_HINTS,
 )
 
 
@@ -55,13 +61,16 @@ def _call(
     ctx: OpContext, kernel: KernelFunction, args: Sequence[str | TensorType], sizes: Shape, pooled: Shape
 ) -> KernelCall:
     window = pool_axes(ctx, sizes)
+    outputs, stride = window[-1].outputs, window[-1].stride
+    long = isinstance(outputs, int) and outputs >= _LONG and stride <= 2
+    narrow = _index_type(ctx) is ElementType.UINT8 and ctx.element(0) is ElementType.FLOAT
     return kernel.call(
         *args,
         as_volumes(sizes),
         as_volumes(pooled),
         types=(ctx.element(0), _index_type(ctx)),
         params=window_params(window),
-        features=("volumes",) * (len(window) == 3),
+        features=("volumes",) * (len(window) == 3) + ("lines",) * (long and narrow),
     )
 
 
@@ -160,6 +169,9 @@ VARIANTS: tuple[tuple[tuple[int, ...], Mapping[str, Any]], ...] = (
     ((1, 1, 5, 6), {"kernel_shape": (3, 3), "strides": (2, 2), "auto_pad": "SAME_UPPER"}),
     ((1, 1, 5, 6), {"kernel_shape": (2, 3), "strides": (1, 2), "auto_pad": "SAME_LOWER"}),
     ((1, 3, 5, 5), {"kernel_shape": (5, 5)}),
+    ((2, 2, 5, 71), {"kernel_shape": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}),
+    ((1, 2, 4, 45), {"kernel_shape": (2, 4), "pads": (0, 2, 1, 1)}),
+    ((1, 2, 5, 80), {"kernel_shape": (2, 3), "strides": (1, 2), "dilations": (1, 3), "pads": (0, 5, 0, 0)}),
     ((2, 3, 11), {"kernel_shape": (3,), "strides": (2,)}),
     ((2, 3, 10), {"kernel_shape": (3,), "strides": (3,), "pads": (1, 1)}),
     ((1, 2, 4, 6, 5), {"kernel_shape": (2, 3, 2), "strides": (2, 1, 2)}),
