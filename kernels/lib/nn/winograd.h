@@ -80,57 +80,77 @@ constexpr TwoRows kGradientLines[kTileLines] = {{0, 1, 1, 0}, {0, 1, .5, .5}, {0
 // Images to lines of tiles: inputs, B' x B, or gradients of outputs, H y H'.
 template <class T, bool Gradient>
 struct TransformImages {
+  static constexpr int kRows = Gradient ? kTileSize : kTileLines;
+
   template <class W>
   static MB_INLINE void run(const TiledImages<T>* images, const TileBlock* block, int channel, int channels, T* to,
                             intptr_t matrix) {
     using V = typename W::template of<T>;
-    constexpr int kRows = Gradient ? kTileSize : kTileLines, kMore = kRows - kTileSize;
-    const auto& table = Gradient ? kGradientLines : kInputLines;
     const intptr_t width = images->width;
-    T zeros[kRunElements] = {}, line[kRunElements] = {};
+    const typename TiledImages<T>::Run start(*images, block->first);
+    // All lines are added before any is transformed: loads across two stores wait for both.
+    T zeros[kRunElements] = {}, added[kTileLines][kRunElements] = {};
     for (const int end = channel + channels; channel < end; ++channel, to += block->pitch) {
-      for (typename TiledImages<T>::Run run(*images, block->first); run.next(block->count);) {
+      for (auto run = start; run.next(block->count);) {
         const int above = kTileSize * run.row - images->pad_down, before = kTileSize * run.column - images->pad_across,
-                  elements = kTileSize * run.tiles + kMore;
+                  elements = kTileSize * run.tiles + kRows - kTileSize;
         const int first = before < 0 ? -before : 0;
         int last = width - before < elements ? int(width) - before : elements;
         if (last < first) last = first;
-        const T* rows[kRows];
-        for (int k = 0; k < kRows; ++k)
-          rows[k] = unsigned(above + k) < unsigned(images->height) ? run.plane(channel) + (above + k) * width + before
-                                                                   : zeros;
+        const T *rows[kRows], *row = run.plane(channel) + above * width + before;
+        unroll<kRows>([&](auto k) MB_LAMBDA {
+          rows[k] = unsigned(above + k) < unsigned(images->height) ? row : zeros;
+          row += width;
+        });
+        for (int l = 0; l < block->lines; ++l) add_line<V>(rows, block->line + l, first, last, added[l]);
         T* out = to + run.done;
-        for (int l = block->line; l < block->line + block->lines; ++l, out += kTileLines * matrix) {
-          const TwoRows& two = table[l];
-          const T *a = rows[two.first], *b = rows[two.second];
-          const V scale = T(two.first_factor), factor = T(two.second_factor);
-          const auto add = [&](int i)
-                               MB_LAMBDA { muladd(V::load(b + i), factor, V::load(a + i) * scale).store(line + i); };
-          int i = first;
-          for (; i <= last - V::size; i += V::size) add(i);
-          if (i < last && last - first >= V::size) add(last - V::size), i = last;
-          for (; i < last; ++i) line[i] = a[i] * T(two.first_factor) + b[i] * T(two.second_factor);
-          for (i = 0; i < first; ++i) line[i] = 0;
-          for (i = last; i < elements; ++i) line[i] = 0;
-          for (int t = 0; t < run.tiles; t += V::size) {
-            const T* at = line + kTileSize * t;
-            const V low = V::load(at), high = V::load(at + V::size);
-            const V even = of_pairs<0>(low, high), odd = of_pairs<1>(low, high);
-            T* each = out + t;
-            if constexpr (Gradient) {
-              const V half = T(.5);
-              even.store(each), odd.store(each + 3 * matrix);
-              (half * even + half * odd).store(each + matrix), (half * even - half * odd).store(each + 2 * matrix);
-            } else {
-              const V later_low = V::load(at + 2), later_high = V::load(at + 2 + V::size);
-              const V even2 = of_pairs<0>(later_low, later_high), odd2 = of_pairs<1>(later_low, later_high);
-              (even - even2).store(each), (odd + even2).store(each + matrix);
-              (even2 - odd).store(each + 2 * matrix), (odd - odd2).store(each + 3 * matrix);
-            }
-          }
-        }
+        for (int l = 0; l < block->lines; ++l, out += kTileLines * matrix)
+          transform<V>(added[l], run.tiles, out, matrix);
       }
     }
+  }
+
+  // A line of elements from `first` to `last`, between zeros for padding, of which there are three at most.
+  template <class V>
+  static MB_INLINE void add_line(const T* const (&rows)[kRows], int line, int first, int last, T* to) {
+    using Half = Vec<T, V::size / 2>;
+    const TwoRows& two = (Gradient ? kGradientLines : kInputLines)[line];
+    const T *a = rows[two.first], *b = rows[two.second];
+    const auto add = [&](auto lanes, int i) MB_LAMBDA {
+      using U = Vec<T, lanes>;
+      muladd(U::load(b + i), U(T(two.second_factor)), U::load(a + i) * U(T(two.first_factor))).store(to + i);
+    };
+    Vec<T, 4>(T(0)).store(to);
+    int i = first;
+    for (; i <= last - V::size; i += V::size) add(Constant<V::size>{}, i);
+    if (i > first) {
+      if (i < last) add(Constant<V::size>{}, last - V::size);
+    } else if (last - first >= Half::size) {
+      add(Constant<Half::size>{}, first), add(Constant<Half::size>{}, last - Half::size);
+    } else {
+      for (; i < last; ++i) add(Constant<1>{}, i);
+    }
+    Vec<T, 4>(T(0)).store(to + last);
+  }
+
+  // A line of added rows along its columns, to the matrices of a line.
+  template <class V>
+  static MB_INLINE void transform(const T* line, int tiles, T* to, intptr_t matrix) {
+    do {
+      const V low = V::load(line), high = V::load(line + V::size);
+      const V even = of_pairs<0>(low, high), odd = of_pairs<1>(low, high);
+      if constexpr (Gradient) {
+        const V half = T(.5);
+        even.store(to), odd.store(to + 3 * matrix);
+        (half * even + half * odd).store(to + matrix), (half * even - half * odd).store(to + 2 * matrix);
+      } else {
+        const V later_low = V::load(line + 2), later_high = V::load(line + 2 + V::size);
+        const V even2 = of_pairs<0>(later_low, later_high), odd2 = of_pairs<1>(later_low, later_high);
+        (even - even2).store(to), (odd + even2).store(to + matrix);
+        (even2 - odd).store(to + 2 * matrix), (odd - odd2).store(to + 3 * matrix);
+      }
+      line += kTileSize * V::size, to += V::size;
+    } while ((tiles -= V::size) > 0);
   }
 };
 
@@ -142,10 +162,11 @@ struct FinishOutputs {
                             intptr_t matrix, const T* bias) {
     using V = typename W::template of<T>;
     const bool all = block->lines == kTileLines;
+    const typename TiledImages<T>::Run first(*images, block->first);
     T lines[kTileSize][kRunElements];
     for (const int end = filter + filters; filter < end; ++filter, x += block->pitch) {
       const V start = bias && block->line == 0 ? bias[filter] : T(0);
-      for (typename TiledImages<T>::Run run(*images, block->first); run.next(block->count);) {
+      for (auto run = first; run.next(block->count);) {
         for (int t = 0; t < run.tiles; t += V::size) {
           V y[kTileSize][kTileSize];
           unroll<kTileSize>([&](auto r) MB_LAMBDA { y[r][0] = y[r][1] = start; });
@@ -171,13 +192,17 @@ struct FinishOutputs {
           T* to = run.plane(filter) + intptr_t(above + r) * images->width + before;
           const T* from = lines[r];
           int i = 0;
-          if (block->line > 0) {
-            for (; i <= columns - V::size; i += V::size) (V::load(to + i) + V::load(from + i)).store(to + i);
-            for (; i < columns; ++i) to[i] += from[i];
-          } else {
-            for (; i <= columns - V::size; i += V::size) V::load(from + i).store(to + i);
-            for (; i < columns; ++i) to[i] = from[i];
-          }
+          const auto copy = [&](auto lanes) MB_LAMBDA {
+            using U = Vec<T, lanes>;
+            for (; i <= columns - U::size; i += U::size) {
+              U x = U::load(from + i);
+              if (block->line > 0) x = U::load(to + i) + x;
+              x.store(to + i);
+            }
+          };
+          copy(Constant<V::size>{});
+          if (V::size > 4) copy(Constant<4>{});
+          copy(Constant<1>{});
         }
       }
     }

@@ -97,10 +97,21 @@ struct FinishWeights {
           });
           each += kTileLines * matrix;
         });
-        T taps[kTaps][V::size];
+        T taps[kTaps][V::size], own[V::size * kTaps];
         unroll<kTaps>([&](auto i) MB_LAMBDA { y[i / kWindow][i % kWindow].store(taps[i]); });
-        for (int i = 0; i < V::size && i < live; ++i, w += kTaps)
-          for (int tap = 0; tap < kTaps; ++tap) w[tap] = (adds ? w[tap] : 0) + taps[tap][i];
+        for (int tap = 0; tap < kTaps - 1; tap += 4) {
+          const T* four[4];
+          point_at_rows(four, taps[tap], V::size, 4);
+          transpose_group(four, V::size, own + tap, kTaps, 0);
+        }
+        for (int i = 0; i < V::size; ++i) own[i * kTaps + kTaps - 1] = taps[kTaps - 1][i];
+        const int elements = (live < V::size ? live : V::size) * kTaps;
+        for (int i = 0; i < elements; i += V::size) {
+          V sums = V::load(own + i);
+          if (adds) sums = V::load(w + i, elements - i) + sums;
+          sums.store(w + i, elements - i);
+        }
+        w += elements;
       }
   }
 };

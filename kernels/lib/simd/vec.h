@@ -359,7 +359,7 @@ MB_NOINLINE inline int widest_bytes() {
   __atomic_store_n(&vector_bytes_found, bytes, __ATOMIC_RELAXED);
   return bytes;
 }
-// Bytes of the vectors of all loops but those of packed products.
+// Bytes of the vectors of all loops but those of packed products and what transforms tiles for them.
 MB_INLINE int vector_bytes() {
 #if MINBUILD_AVX512
   return widest_bytes() < 32 ? 16 : 32;

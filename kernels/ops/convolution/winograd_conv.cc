@@ -110,15 +110,15 @@ struct WinogradConv {
 
   // Outputs of some filters at `count` tiles.
   void make(intptr_t first, intptr_t count, int filter, int filters, const T* bias, intptr_t own) const {
-    const int bytes = vector_bytes();
+    const int bytes = widest_bytes();
     TileBlock some = block;
     some.first = first, some.count = count;
     T *const from = seen + own, *const to = made + own;
-    run_at<TransformImages<T, false>>(bytes, &x, &some, 0, w.columns, from, of_seen);
+    run_at<TransformImages<T, false>, 64>(bytes, &x, &some, 0, w.columns, from, of_seen);
     for (int i = 0; i < kTileLines * block.lines; ++i)
       multiply(product(filters, count), windows + i * of_windows + intptr_t(filter) * w.columns, from + i * of_seen,
                to + i * of_made, scratch + own);
-    run_at<FinishOutputs<T>>(bytes, &y, &some, filter, filters, static_cast<const T*>(to), of_made, bias);
+    run_at<FinishOutputs<T>, 64>(bytes, &y, &some, filter, filters, static_cast<const T*>(to), of_made, bias);
   }
 
   void make_blocks(intptr_t first, intptr_t count, int filter, int filters, const T* bias, intptr_t own) const {
@@ -179,15 +179,15 @@ struct WinogradConv {
   // Adds to the products that a line of tiles has, which gradients of weights are made of, for some filters and channels.
   void weigh_line(int line, intptr_t filter, intptr_t filters, intptr_t channel, intptr_t channels,
                   intptr_t own) const {
-    const int bytes = vector_bytes();
+    const int bytes = widest_bytes();
     TileBlock some = block;
     some.line = line, some.lines = 1;
     T *const from = seen + own, *const to = made + own,
              *const sums = windows + (line - block.line) * kTileLines * of_windows + filter * w.columns + channel;
     for (some.first = 0; some.first < tiles; some.first += most) {
       some.count = tiles - some.first < most ? tiles - some.first : most;
-      run_at<TransformImages<T, false>>(bytes, &x, &some, int(channel), int(channels), from, of_seen);
-      run_at<TransformImages<T, true>>(bytes, &y, &some, int(filter), int(filters), to, of_made);
+      run_at<TransformImages<T, false>, 64>(bytes, &x, &some, int(channel), int(channels), from, of_seen);
+      run_at<TransformImages<T, true>, 64>(bytes, &y, &some, int(filter), int(filters), to, of_made);
       Gemm<T> g = product(filters, some.count);
       g.n = channels, g.accumulate = some.first > 0;
       for (int i = 0; i < kTileLines; ++i)

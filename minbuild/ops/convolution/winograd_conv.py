@@ -25,10 +25,11 @@ _SET, _SPREAD, _BEYOND, _LINE, _WINDOW = 1024, 80, 128, 16, 3
 _LINES, _TILE = 4, 2
 _LEAST = 32  # channels and filters, at least
 # In multiplications and additions by vectors of 16, of which a packed convolution has 9 * outputs / 16 a window: what a
-# transform takes of a tile of a channel, of a window, and of a gradient of one, as measured with AVX-512.
-_OF_TILE, _OF_WINDOW, _OF_GRADIENT = 8, 13, 48
+# transform takes of a tile of a channel, of a window, and of a gradient of one, as measured with AVX-512. Vectors take
+# tiles of one row.
+_OF_TILE, _OF_WINDOW, _OF_GRADIENT, _LANES = 8, 13, 75, 16
 # Filters times channels beyond which transformed windows, of 64 bytes each, are farther from the processor, so that one
-# takes twice as long.
+# takes twice as long; a gradient does half as long again beyond the first.
 _FAR = (_WHOLE_WINDOWS, 1 << 15, 1 << 17)
 # Images of a batch that is free: with one more layers are faster without, with eight far fewer.
 _IMAGES = 2
@@ -77,11 +78,14 @@ def _pays(made: Layer, propagation: int) -> bool:
     filters, channels = made.filters, made.channels
     images = made.batch if isinstance(made.batch, int) else _IMAGES
     tiles, outputs = _tiles(made) * images, known(product([a.outputs for a in made.axes]))
-    columns, per_window = -(-tiles // _COLUMNS) * _COLUMNS, _OF_WINDOW
+    across = -(-known(made.axes[-1].outputs) // _TILE)
+    per_tile = _OF_TILE * -(-across // _LANES) * _LANES / across
+    farness = sum(filters * channels > far for far in _FAR)
     if propagation == WEIGHT_GRADIENT:
-        columns, per_window = tiles, _OF_GRADIENT
-    per_window *= 2 ** sum(filters * channels > far for far in _FAR)
-    ours = columns + tiles * _OF_TILE * (1 / filters + 1 / channels) + per_window
+        columns, per_window = tiles, _OF_GRADIENT * (1.5 if farness else 1)
+    else:
+        columns, per_window = -(-tiles // _COLUMNS) * _COLUMNS, _OF_WINDOW * 2**farness
+    ours = columns + tiles * per_tile * (1 / filters + 1 / channels) + per_window
     theirs = _WINDOW**2 * outputs * images / 16
     if propagation != WEIGHT_GRADIENT and outputs <= MOST_PADDED:  # packed, they leave padding out
         for a in made.axes:
