@@ -1,13 +1,13 @@
 """Rates of kernels at real size beside PyTorch's, one thread: reports/baseline/kernels.md.
 
-    python tests/slow/bench_kernels.py --torch PYTHON [--only TEXT] [--seconds 0.3] [--dry]
+    python tests/slow/bench_kernels.py --torch PYTHON [--only TEXT] [--seconds 0.03] [--rounds 4] [--dry]
 
 PYTHON has torch. Every row is a kernel of its own: as a trainer of one operator here, as one call there. Both take
-turns of a fraction of a second in one run, and the best counts, in processor time, which other work on the machine
-changes little. Rates are 2 operations for a multiplication and its addition, or bytes of arguments and results read and
-written once. The peak is what independent multiplications and additions reach here without memory, in the widest
-vectors that both have, measured between the turns of each row: processors change their clocks within minutes. --only
-measures the rows that contain TEXT and, as --dry does, leaves the report alone.
+short turns in one run, in several rounds over all rows, and the best counts, in processor time: neighbours slow a
+machine down for seconds to minutes. Rates are 2 operations for a multiplication and its addition, or bytes of
+arguments and results read and written once. The peak is what independent multiplications and additions reach here
+without memory, in the widest vectors that both have, measured between the turns of each row: processors change their
+clocks within minutes. --only measures the rows that contain TEXT and, as --dry does, leaves the report alone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from minbuild.training.c_api import CTensor, to_tensor  # noqa: E402
 from minbuild.training.library import TRAIN, aligned_copy  # noqa: E402
 
 REPORT = HERE.parents[2] / "reports" / "baseline" / "kernels.md"
-TURNS, STILL_FEW = 4, 3  # turns of each, and calls in one at least
+TURNS = 8  # of each, in a round
 PEAK_TURN = 0.01  # seconds
 
 RATES, BYTES = "GFLOP/s", "GB/s"
@@ -287,18 +287,17 @@ import json, sys, time
 import torch
 torch.set_num_threads(1)
 for line in sys.stdin:
-    before, statement, shapes, seconds, few = json.loads(line)
+    before, statement, shapes, seconds = json.loads(line)
     own = {name: torch.randn(shape) for name, shape in shapes.items()} | {"torch": torch}
     torch.set_grad_enabled("backward(dy)" in statement and "net" in statement)
     exec(before, own)
     code = compile(statement, "statement", "eval")
     eval(code, own)
-    best, calls, end = 1e9, 0, time.process_time() + seconds
-    while calls < few or time.process_time() < end:
+    best, end = 1e9, time.process_time() + seconds
+    while best > 1e8 or time.process_time() < end:
         start = time.process_time()
         eval(code, own)
         best = min(best, time.process_time() - start)
-        calls += 1
     print(json.dumps(best), flush=True)
 """
 
@@ -313,7 +312,7 @@ class Torch:
     def seconds(self, row: Row, turn: float) -> float:
         """Of the best call in a turn."""
         assert self.process.stdin is not None and self.process.stdout is not None
-        job = (row.before, row.statement, row.shapes, turn, STILL_FEW)
+        job = (row.before, row.statement, row.shapes, turn)
         print(json.dumps(job), file=self.process.stdin, flush=True)
         return float(json.loads(self.process.stdout.readline()))
 
@@ -352,12 +351,11 @@ def _as_torch_has_it(x: np.ndarray) -> np.ndarray:
 
 
 def our_seconds(step: Callable[[], None], turn: float) -> float:
-    best, calls, end = float("inf"), 0, time.process_time() + turn
-    while calls < STILL_FEW or time.process_time() < end:
+    best, end = float("inf"), time.process_time() + turn
+    while best == float("inf") or time.process_time() < end:
         start = time.process_time()
         step()
         best = min(best, time.process_time() - start)
-        calls += 1
     return best
 
 
@@ -398,18 +396,53 @@ def peak_of(folder: Path) -> Callable[[], float]:
     return peak
 
 
-def measured(
-    row: Row, torch: Torch, peak: Callable[[], float], folder: Path, turn: float
-) -> tuple[float, float, float]:
-    """Seconds here and there, and the peak meanwhile."""
-    steps = [step_of(operator, case, folder) for operator, case in row.cases]
-    best, theirs, most = [float("inf")] * len(steps), float("inf"), 0.0
-    for _ in range(TURNS):
-        most = max(most, peak())
-        best = [min(now, our_seconds(step, turn)) for now, step in zip(best, steps, strict=True)]
-        most = max(most, peak())
-        theirs = min(theirs, torch.seconds(row, turn))
-    return sum(best), theirs, most
+@dataclass
+class Best:
+    """What was measured of a row: the least seconds here, of each of its operators, and there, and the highest peak."""
+
+    row: Row
+    steps: list[Callable[[], None]]
+    ours: list[float]
+    theirs: float = float("inf")
+    peak: float = 0.0
+
+    @classmethod
+    def of(cls, row: Row, folder: Path) -> Best:
+        steps = [step_of(operator, case, folder) for operator, case in row.cases]
+        return cls(row, steps, [float("inf")] * len(steps))
+
+    def measure(self, torch: Torch, peak: Callable[[], float], turn: float) -> None:
+        for _ in range(TURNS):
+            self.peak = max(self.peak, peak())
+            self.ours = [min(now, our_seconds(s, turn)) for now, s in zip(self.ours, self.steps, strict=True)]
+            self.peak = max(self.peak, peak())
+            self.theirs = min(self.theirs, torch.seconds(self.row, turn))
+
+    @property
+    def ratio(self) -> float:
+        return sum(self.ours) / self.theirs
+
+    def line(self) -> str:
+        ours, row = sum(self.ours), self.row
+        rate, other = row.work / ours / 1e9, row.work / self.theirs / 1e9
+        share = f"{100 * rate / self.peak:.0f} %" if row.unit == RATES else ""
+        cells = (row.name, f"{ours * 1e3:.3f}", f"{rate:.1f} {row.unit}", share, f"{other:.1f}")
+        return f"| {' | '.join(cells)} | {self.ratio:.2f} |"
+
+
+def report(all_best: list[Best]) -> str:
+    lines, group = [PREFACE], ""
+    for best in all_best:
+        if best.row.group != group:
+            group = best.row.group
+            lines += ["", f"## {group}", "", "| kernel | ms | rate | of peak | torch | time / torch |"]
+            lines += ["|---|--:|--:|--:|--:|--:|"]
+        lines.append(best.line())
+    slower = [f"{best.row.name} ({best.ratio:.2f})" for best in all_best if best.ratio > 1]
+    peaks = [best.peak for best in all_best]
+    lines += ["", f"Slower than PyTorch, with the ratio of times: {'; '.join(slower) or 'none'}."]
+    lines += [f"Peaks were {min(peaks):.0f} to {max(peaks):.0f} GFLOP/s.", ""]
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -418,37 +451,23 @@ def main() -> None:
     )
     parser.add_argument("--torch", required=True, metavar="PYTHON")
     parser.add_argument("--only", default="", metavar="TEXT")
-    parser.add_argument("--seconds", type=float, default=0.3, help="of a turn")
+    parser.add_argument("--seconds", type=float, default=0.03, help="of a turn")
+    parser.add_argument("--rounds", type=int, default=4, help="over all rows")
     parser.add_argument("--dry", action="store_true")
     options = parser.parse_args()
-    torch, lines, slower = Torch(options.torch), [], []
+    torch, all_best = Torch(options.torch), []
+    rows = [row for rows in GROUPS for row in rows() if options.only in f"{row.group}: {row.name}"]
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
-        peak, peaks = peak_of(folder), []
-        lines += [PREFACE]
-        group = ""
-        for row in (row for rows in GROUPS for row in rows() if options.only in f"{row.group}: {row.name}"):
-            if row.group != group:
-                group = row.group
-                lines += ["", f"## {group}", "", "| kernel | ms | rate | of peak | torch | time / torch |"]
-                lines += ["|---|--:|--:|--:|--:|--:|"]
-            ours, theirs, most = measured(row, torch, peak, folder, options.seconds)
-            rate, other = row.work / ours / 1e9, row.work / theirs / 1e9
-            peaks.append(most)
-            share = f"{100 * rate / most:.0f} %" if row.unit == RATES else ""
-            cells = (row.name, f"{ours * 1e3:.3f}", f"{rate:.1f} {row.unit}", share, f"{other:.1f}")
-            lines.append(f"| {' | '.join(cells)} | {ours / theirs:.2f} |")
-            print(lines[-1], flush=True)
-            if ours > theirs:
-                slower.append(f"{row.name} ({ours / theirs:.2f})")
+        peak = peak_of(folder)
+        for round_ in range(options.rounds):
+            for i, row in enumerate(rows):
+                if round_ == 0:
+                    all_best.append(Best.of(row, folder))
+                all_best[i].measure(torch, peak, options.seconds)
+                print(all_best[i].line(), flush=True)
             if not options.dry and not options.only:
-                ended = [
-                    "",
-                    f"Slower than PyTorch, with the ratio of times: {'; '.join(slower) or 'none'}.",
-                    f"Peaks were {min(peaks):.0f} to {max(peaks):.0f} GFLOP/s.",
-                    "",
-                ]
-                REPORT.write_text("\n".join(lines + ended), "utf-8")
+                REPORT.write_text(report(all_best), "utf-8")
     torch.end()
 
 
