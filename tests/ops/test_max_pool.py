@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import trainers
@@ -27,10 +29,29 @@ def artifacts(x, dy, attributes, outputs=("dx",)):
     )
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    contents = trainers.everything_of({"max_pool"}, REGISTRY)
+@pytest.fixture(scope="module", params=[False, True], ids=["fastest", "smallest"])
+def library(request, tmp_path_factory):
+    contents = replace(trainers.everything_of({"max_pool"}, REGISTRY), one_variant=request.param)
     return trainers.library_of(contents, REGISTRY, tmp_path_factory.mktemp("max_pool"))
+
+
+@pytest.mark.parametrize(
+    ("size", "attributes", "long"),
+    [
+        ((8, 64), {"strides": (2, 2)}, True),
+        ((8, 33), {}, True),
+        ((64, 32), {}, False),  # 31 outputs of a line
+        ((8, 28), {"strides": (2, 2)}, False),
+        ((8, 120), {"strides": (2, 3)}, False),
+        ((8, 120), {"strides": (3, 2)}, True),
+    ],
+)
+def test_long_lines_are_pooled_by_vectors(size, attributes, long):
+    attributes = {"kernel_shape": (2, 2), **attributes}
+    x = np.zeros((1, 2, *size), np.float32)
+    _, indices = op.reference(attributes, x)
+    plan = trainers.plan_of(artifacts(x, np.zeros(indices.shape, np.float32), attributes), REGISTRY)
+    assert ("max_pool.lines" in plan.features) == long
 
 
 @pytest.mark.parametrize("keep_indices", [False, True], ids=["narrow", "ONNX"])

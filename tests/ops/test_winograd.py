@@ -32,9 +32,13 @@ LAYERS = {
     "rows of more tiles than a run": ConvLayer((1, 32, 7, 301), (34, 32, 3, 3), pads=ONE),
     "columns": ConvLayer((2, 48, 301, 3), (48, 48, 3, 3), pads=ONE),
     "many images": ConvLayer((17, 64, 11, 10), (72, 64, 3, 3), pads=ONE),
+    "images of a few tiles": ConvLayer((5, 64, 9, 7), (72, 64, 3, 3), pads=ONE),
+    "images of half a vector": ConvLayer((4, 64, 14, 14), (72, 64, 3, 3), pads=ONE),
     "a line at a time": ConvLayer((3, 150, 17, 18), (130, 150, 3, 3), pads=ONE),
     "channels beside filters": ConvLayer((1, 32, 30, 30), (300, 32, 3, 3), pads=ONE),
 }
+# Of the mean error of packed products, at most; those of few outputs add up sums of each image, which round less.
+TIMES = {("images of a few tiles", WEIGHT_GRADIENT): 4}
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +79,7 @@ def test_results_round_as_those_of_packed_products(
     theirs = trainers.run(packed[1], other, one)[key] - exact
     for library in libraries.values():
         ours = trainers.run(library, plan, one)[key] - exact
-        assert np.sqrt(np.mean(ours**2)) < 2 * np.sqrt(np.mean(theirs**2))
+        assert np.sqrt(np.mean(ours**2)) < TIMES.get((name, part), 2) * np.sqrt(np.mean(theirs**2))
         assert np.abs(ours).max() < 16 * EPSILON * np.abs(exact).max()
 
 
@@ -107,6 +111,9 @@ def test_outputs_depend_on_what_their_window_sees_alone(
         # One image does not make up for windows that are far, nor do eight of a few elements.
         (ConvLayer((1, 256, 14, 14), (256, 256, 3, 3), pads=ONE), set()),
         (ConvLayer((1, 512, 7, 7), (512, 512, 3, 3), pads=ONE), set()),
+        # Gradients of weights take longest to transform, and rows of four tiles as long as rows of sixteen.
+        (ConvLayer((1, 128, 14, 14), (128, 128, 3, 3), pads=ONE), {FORWARD, INPUT_GRADIENT}),
+        (ConvLayer((8, 128, 7, 7), (128, 128, 3, 3), pads=ONE), set()),
         (ConvLayer((8, 256, 14, 14), (256, 256, 3, 3), pads=ONE), {*PARTS}),
         (ConvLayer((8, 512, 7, 7), (512, 512, 3, 3), pads=ONE), set()),
         (ConvLayer((64, 512, 7, 7), (512, 512, 3, 3), pads=ONE), {*PARTS}),

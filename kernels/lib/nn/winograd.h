@@ -113,7 +113,7 @@ struct TransformImages {
   // A line of elements from `first` to `last`, between zeros for padding, of which there are three at most.
   template <class V>
   static MB_INLINE void add_line(const T* const (&rows)[kRows], int line, int first, int last, T* to) {
-    using Half = Vec<T, V::size / 2>;
+    using Half = Vec<T, (V::size + 1) / 2>;
     const TwoRows& two = (Gradient ? kGradientLines : kInputLines)[line];
     const T *a = rows[two.first], *b = rows[two.second];
     const auto add = [&](auto lanes, int i) MB_LAMBDA {
