@@ -16,7 +16,7 @@ from minbuild.authoring import Recipe, make_artifacts, write_artifacts
 SIZE, CLASSES = 36, 10
 SEQUENCE = (3, 299, 231)  # steps, features, units
 ROWS = (263, 131)  # rows and their lengths
-POOLED = (3, 23, 23)
+POOLED = (3, 23, 63)
 NARROW = (963, 7, 7)  # channels, and images that are read where they are
 WINDOWS = (9, 9, 7)
 FILTERS = (7, 15, 13)
@@ -121,15 +121,15 @@ def narrow_model() -> onnx.ModelProto:
 
 
 def pooled_model() -> onnx.ModelProto:
-    """Max pooling with windows that overlap, reach over the rim, are spread out and leave elements out, rows of a
-    multiple of four windows, and dense layers whose depth is no whole number of vectors."""
+    """Max pooling with windows that overlap, reach over the rim, are spread out and leave elements out, rows of whole
+    vectors of windows, and dense layers whose depth is no whole number of vectors."""
     net, channels = Net(8), 7
     x = net.conv("input", "conv", (POOLED[0], channels))
     x = net.add("MaxPool", [x], kernel_shape=[3, 3], pads=[1, 1, 1, 2])
     x = net.add("MaxPool", [x], kernel_shape=[2, 3], pads=[1, 2, 1, 2], dilations=[1, 2])
     x = net.add("MaxPool", [x], kernel_shape=[3, 2], strides=[2, 2], pads=[1, 1, 0, 0])
     x = net.add("MaxPool", [x], kernel_shape=[2, 2], strides=[2, 3])
-    x = net.add("Relu", [net.linear(net.add("Flatten", [x], axis=1), "fc1", channels * 6 * 4, 43)])
+    x = net.add("Relu", [net.linear(net.add("Flatten", [x], axis=1), "fc1", channels * 6 * 11, 43)])
     net.linear(x, "fc2", 43, CLASSES, "output")
     return net.model({"input": (FLOAT, ("batch", *POOLED))}, {"output": (FLOAT, ("batch", CLASSES))})
 
