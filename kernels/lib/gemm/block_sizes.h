@@ -18,7 +18,7 @@ constexpr intptr_t kBeyondRows = 32, kUpToLine = kBeyondRows / 2;
 // Up to kBrief one tile of rows at a time does: more of them wait for C at more places of memory than processors fetch.
 constexpr intptr_t kShallow = 64, kShallowRows = 32, kShallowPanels = 8, kLeastDepth = 4, kBrief = 16;
 // Up to as many tiles of rows read B in place.
-constexpr intptr_t kFewTiles = 4;
+constexpr intptr_t kFewTiles = 8;
 
 // The block sizes of a product, in elements.
 template <class T>

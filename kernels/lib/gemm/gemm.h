@@ -63,7 +63,7 @@ MB_INLINE void run_wider([[maybe_unused]] int bytes, Args... args) {
 // lines of the cache, of which a column has `lines`.
 // `raw`: the panel in place, with its rows `raw_row` apart, which the first tile packs; or null. `turned`: it is columns,
 // `apart`, in place of rows. `copies`: the same of a panel that is collected from several places. `ahead`: of the next
-// panel, which tall tiles pack. `fetched`: of the next panel, by tiles that pack nothing.
+// panel, which tall tiles pack. `fetched` and `rows_fetched`: of the next panel, by tiles that pack nothing.
 template <class T>
 struct TileSteps {
   intptr_t step, low_step, low;
@@ -75,6 +75,7 @@ struct TileSteps {
   const PanelCopies<T>* copies = nullptr;
   RowsAhead<T>* ahead = nullptr;
   LinesAhead<T>* fetched = nullptr;
+  RowsFetched<T>* rows_fetched = nullptr;
 };
 
 // A tall tile of a packed product, the `first` of a panel or a later one.
@@ -112,6 +113,8 @@ MB_INLINE void run_wide_tile(bool first, const Gemm<T>& g, const T* a, intptr_t 
     if constexpr (kTurnsInTiles<T>) run_widest<Tile>(product, a, rows, out, out_row, old, steps.raw, steps.apart, next);
   } else if (steps.ahead) {
     run_widest<Tile>(product, a, rows, out, out_row, old, steps.ahead);
+  } else if (steps.rows_fetched) {
+    run_widest<Tile>(product, a, rows, out, out_row, old, steps.rows_fetched);
   } else if (steps.fetched) {
     run_widest<Tile>(product, a, rows, out, out_row, old, steps.fetched);
   } else if (rows == kMostPackedRows && g.a_row == 1 && g.a_col == rows && g.b_row == steps.width) {

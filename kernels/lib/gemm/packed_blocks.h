@@ -60,6 +60,7 @@ MB_NOINLINE void pack_by_pieces(const Gemm<T>& g, const T* a, intptr_t count, in
 template <class T>
 struct NextPanel {
   RowsAhead<T> ahead;
+  RowsFetched<T> rows;
   LinesAhead<T> fetched;
   bool packed = false;
   intptr_t other = 0;  // the columns before the one that is packed, of two panels
@@ -80,18 +81,24 @@ struct NextPanel {
     ahead.after = g.b + k * g.b_row + j + at;
   }
 
-  // The same of a panel that all tiles but the first fetch: its columns, or its rows by the ends of their lines, as they
-  // may begin within one, which came with the panel before. False if there is nothing to fetch.
-  MB_INLINE bool fetch(const Gemm<T>& g, const Blocks<T>& blocks, intptr_t j, intptr_t columns, intptr_t at, intptr_t k,
-                       bool along, intptr_t tiles) {
+  // The same of a panel in place, whose rows all tiles fetch. False if there is nothing to fetch.
+  MB_INLINE bool fetch_rows(const Gemm<T>& g, const Blocks<T>& blocks, intptr_t j, intptr_t columns, intptr_t at,
+                            intptr_t k, intptr_t tiles) {
+    blocks.step(at, k, columns);
+    if (k >= g.k) return false;
+    rows = {g.b + k * g.b_row + j + at, g.b_row, blocks.depth_at(g, k), tiles};
+    return true;
+  }
+  // The same of columns, by all tiles but the first, which transposes others.
+  MB_INLINE bool fetch_columns(const Gemm<T>& g, const Blocks<T>& blocks, intptr_t j, intptr_t columns, intptr_t at,
+                               intptr_t k, intptr_t tiles) {
     constexpr intptr_t kLine = 64 / sizeof(T);
     blocks.step(at, k, columns);
     if (k >= g.k || tiles < 2) return false;
-    const intptr_t rows = blocks.depth_at(g, k), length = along ? rows : blocks.width;
-    fetched.from = g.b + k * g.b_row + (j + at) * g.b_col + (along ? 0 : kLine - 1);
-    fetched.apart = along ? g.b_col : g.b_row;
-    fetched.lines = fetched.left = (length + kLine - 1) / kLine;
-    fetched.share = (fetched.lines * (along ? blocks.width : rows) + tiles - 2) / (tiles - 1);
+    fetched.from = g.b + k * g.b_row + (j + at) * g.b_col;
+    fetched.apart = g.b_col;
+    fetched.lines = fetched.left = (blocks.depth_at(g, k) + kLine - 1) / kLine;
+    fetched.share = (fetched.lines * blocks.width + tiles - 2) / (tiles - 1);
     return true;
   }
 };
@@ -230,8 +237,10 @@ MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, PackPa
           if (ways.two_panels) {
             next.pack(g, blocks, j, columns, at, k, whole && width == blocks.width, tiles, panels);
             steps.ahead = next.packed ? &next.ahead : nullptr;
-          } else if (MINBUILD_AVX512 && (ways.in_place || ways.turns)) {
-            steps.fetched = next.fetch(g, blocks, j, columns, at, k, ways.turns, tiles) ? &next.fetched : nullptr;
+          } else if (MINBUILD_AVX512 && ways.in_place) {
+            steps.rows_fetched = next.fetch_rows(g, blocks, j, columns, at, k, tiles) ? &next.rows : nullptr;
+          } else if (MINBUILD_AVX512 && ways.turns) {
+            steps.fetched = next.fetch_columns(g, blocks, j, columns, at, k, tiles) ? &next.fetched : nullptr;
           }
           if (ways.in_place && whole) tile.b = g.b + k * g.b_row + j + at, tile.b_row = g.b_row;
           steps.next = g.b + k * g.b_row + (j + at + width) * g.b_col;

@@ -74,8 +74,14 @@ struct RowsAhead {
   T* to;
   intptr_t left, steps, share;
 };
-// Lines of the cache that tiles fetch of the next panel, `share` of them each: `lines` of each of its rows or columns in B,
-// which are `apart`, of the one from `from` on `left` more.
+// Rows of B that tiles fetch for the next panel, one in each `steps` steps: from `from` on `left` rows, `row` apart.
+template <class T>
+struct RowsFetched {
+  const T* from;
+  intptr_t row, left, steps;
+};
+// Lines of the cache that tiles fetch of the next panel, `share` of them each: `lines` of each of its columns in B, which
+// are `apart`, of the one from `from` on `left` more.
 template <class T>
 struct LinesAhead {
   const T* from;
@@ -316,6 +322,21 @@ struct TileLoops {
       add_steps(a, at, a_col, b, kWidth, left < steps ? left : steps, x);
     }
     ahead->from = next, ahead->to = to, ahead->left = rest;
+  }
+
+  // The same while rows of B are fetched for the next panel.
+  template <class V, int Rows>
+  static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
+                                     RowsFetched<T>* fetched) {
+    const T *a[Rows], *b = g.b, *next = fetched->from;
+    point_at_rows(a, from, g.a_row, rows);
+    intptr_t at = 0, rest = fetched->left;
+    const intptr_t a_col = g.a_col, b_row = g.b_row, row = fetched->row;
+    for (intptr_t left = g.k, steps = fetched->steps; left > 0; left -= steps) {
+      if (--rest >= 0) fetch_row<V>(next), next += row;
+      add_steps(a, at, a_col, b, b_row, left < steps ? left : steps, x);
+    }
+    fetched->from = next, fetched->left = rest;
   }
 
   // The same while lines of B are fetched for the next panel, one in each step as far as its share goes.
