@@ -77,8 +77,8 @@ def _made(layer: Layer, propagation: int) -> Layer:
 def _pays(made: Layer, propagation: int) -> bool:
     filters, channels = made.filters, made.channels
     images = made.batch if isinstance(made.batch, int) else _IMAGES
-    tiles, outputs = _tiles(made) * images, known(product([a.outputs for a in made.axes]))
-    across = -(-known(made.axes[-1].outputs) // _TILE)
+    down, across = _grid(made)
+    tiles, outputs = down * across * images, known(product([a.outputs for a in made.axes]))
     per_tile = _OF_TILE * -(-across // _LANES) * _LANES / across
     farness = sum(filters * channels > far for far in _FAR)
     if propagation == WEIGHT_GRADIENT:
@@ -113,7 +113,8 @@ def winograd_scratch(layer: Layer, propagation: int) -> tuple[TensorType, int]:
     of_block = _LINES if weighs else lines
     most = max(_BLOCK_ELEMENTS // (of_block * (filters + channels)) // _COLUMNS * _COLUMNS, _COLUMNS)
     if isinstance(layer.batch, int):
-        most = min(most, -(-_tiles(made) * layer.batch // _COLUMNS) * _COLUMNS)
+        down, across = _grid(made)
+        most = min(most, -(-down * across * layer.batch // _COLUMNS) * _COLUMNS)
     sizes = (filters, channels, most) if weighs else (filters, most, channels)
     packed, pitch = packed_bytes(ElementType.FLOAT, *sizes), most + _APART
     tiles = of_block * (_apart(channels * pitch) + _apart(filters * pitch))
@@ -126,10 +127,10 @@ def _apart(elements: int) -> int:
     return -(-elements // _SET) * _SET + _SPREAD
 
 
-def _tiles(made: Layer) -> int:
-    """Of an image."""
+def _grid(made: Layer) -> tuple[int, int]:
+    """Tiles of an image, down and across."""
     down, across = (-(-known(a.outputs) // _TILE) for a in made.axes)
-    return down * across
+    return down, across
 
 
 OPS: tuple[()] = ()
