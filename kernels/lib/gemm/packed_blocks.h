@@ -95,10 +95,9 @@ struct NextPanel {
     constexpr intptr_t kLine = 64 / sizeof(T);
     blocks.step(at, k, columns);
     if (k >= g.k || tiles < 2) return false;
-    fetched.from = g.b + k * g.b_row + (j + at) * g.b_col;
-    fetched.apart = g.b_col;
-    fetched.lines = fetched.left = (blocks.depth_at(g, k) + kLine - 1) / kLine;
-    fetched.share = (fetched.lines * blocks.width + tiles - 2) / (tiles - 1);
+    const intptr_t lines = (blocks.depth_at(g, k) + kLine - 1) / kLine;
+    fetched = {g.b + k * g.b_row + (j + at) * g.b_col, g.b_col, lines, lines,
+               (lines * blocks.width + tiles - 2) / (tiles - 1)};
     return true;
   }
 };

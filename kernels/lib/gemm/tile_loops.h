@@ -65,20 +65,19 @@ constexpr bool kPacksInTiles = false;
 constexpr intptr_t kRowsAhead = 8;
 // Panels of vectors of 64 bytes are larger than the nearest cache: tiles fetch their rows as many steps ahead.
 constexpr intptr_t kNearRows = 4;
-// Rows of B from which tiles pack the next panel, one in each `steps` steps: from `from` on `left` rows, `row` apart. The
-// next tile packs `share` of them, or of the panel from `after` on, which are fetched.
-template <class T>
-struct RowsAhead {
-  const T *from, *after;
-  intptr_t row;
-  T* to;
-  intptr_t left, steps, share;
-};
 // Rows of B that tiles fetch for the next panel, one in each `steps` steps: from `from` on `left` rows, `row` apart.
 template <class T>
 struct RowsFetched {
   const T* from;
   intptr_t row, left, steps;
+};
+// The same of rows from which tiles pack the next panel, to `to`. The next tile packs `share` of them, or of the panel from
+// `after` on, which are fetched.
+template <class T>
+struct RowsAhead : RowsFetched<T> {
+  const T* after;
+  T* to;
+  intptr_t share;
 };
 // Lines of the cache that tiles fetch of the next panel, `share` of them each: `lines` of each of its columns in B, which
 // are `apart`, of the one from `from` on `left` more.
@@ -301,42 +300,49 @@ struct TileLoops {
     }
   }
 
+  // The same of a panel whose rows are `b_row` apart, with each(), once in `steps` steps, as long as one of `left` is left.
+  template <class V, int Rows, class Each>
+  static MB_INLINE void add_between(const Gemm<T>& g, const T* from, intptr_t rows, intptr_t b_row,
+                                    V (&x)[Rows][Vectors], intptr_t steps, intptr_t& left, const Each& each) {
+    const T *a[Rows], *b = g.b;
+    point_at_rows(a, from, g.a_row, rows);
+    intptr_t at = 0, rest = left;
+    const intptr_t a_col = g.a_col;
+    for (intptr_t k = g.k; k > 0; k -= steps) {
+      if (--rest >= 0) each();
+      add_steps(a, at, a_col, b, b_row, k < steps ? k : steps, x);
+    }
+    left = rest;
+  }
+
   // The same while rows of B are packed for the next panel.
   template <class V, int Rows>
   static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
                                      RowsAhead<T>* ahead) {
     constexpr int kWidth = Vectors * V::size;
-    const T *a[Rows], *b = g.b;
-    point_at_rows(a, from, g.a_row, rows);
-    intptr_t at = 0, rest = ahead->left;
-    const intptr_t a_col = g.a_col, b_row = ahead->row;
+    const intptr_t row = ahead->row;
     const T *next = ahead->from, *later = ahead->after;
-    if (rest > ahead->share) later = next + ahead->share * b_row;
+    if (ahead->left > ahead->share) later = next + ahead->share * row;
     T* to = ahead->to;
-    for (intptr_t left = g.k, steps = ahead->steps; left > 0; left -= steps) {
-      if (rest > 0) {
-        unroll<Vectors>([&](auto v) MB_LAMBDA { V::load(next + v * V::size).store(to + v * V::size); });
-        fetch_row<V>(later);
-        next += b_row, later += b_row, to += kWidth, --rest;
-      }
-      add_steps(a, at, a_col, b, kWidth, left < steps ? left : steps, x);
-    }
-    ahead->from = next, ahead->to = to, ahead->left = rest;
+    add_between(g, from, rows, kWidth, x, ahead->steps, ahead->left, [&]() MB_LAMBDA {
+      unroll<Vectors>([&](auto v) MB_LAMBDA { V::load(next + v * V::size).store(to + v * V::size); });
+      fetch_row<V>(later);
+      next += row, later += row, to += kWidth;
+    });
+    ahead->from = next, ahead->to = to;
   }
 
   // The same while rows of B are fetched for the next panel.
   template <class V, int Rows>
   static MB_INLINE void add_products(const Gemm<T>& g, const T* from, intptr_t rows, V (&x)[Rows][Vectors],
                                      RowsFetched<T>* fetched) {
-    const T *a[Rows], *b = g.b, *next = fetched->from;
-    point_at_rows(a, from, g.a_row, rows);
-    intptr_t at = 0, rest = fetched->left;
-    const intptr_t a_col = g.a_col, b_row = g.b_row, row = fetched->row;
-    for (intptr_t left = g.k, steps = fetched->steps; left > 0; left -= steps) {
-      if (--rest >= 0) fetch_row<V>(next), next += row;
-      add_steps(a, at, a_col, b, b_row, left < steps ? left : steps, x);
-    }
-    fetched->from = next, fetched->left = rest;
+    const intptr_t row = fetched->row;
+    const T* next = fetched->from;
+    add_between(g, from, rows, g.b_row, x, fetched->steps, fetched->left, [&]() MB_LAMBDA {
+      fetch_row<V>(next);
+      next += row;
+    });
+    fetched->from = next;
   }
 
   // The same while lines of B are fetched for the next panel, one in each step as far as its share goes.

@@ -124,7 +124,8 @@ MB_INLINE Status pool_planes(const Call& call, const Tensor& x, const Tensor& y,
           if (in_w >= unsigned(from[3])) continue;
 #if MB_POOLS_LINES
           if constexpr (sizeof(T) == 4 && sizeof(I) == 1) {
-            const int inside = w.stride - 1 < 2 ? int((from[3] - in_w) / w.stride) : 0, left = size[3] - k;
+            // A shift: this is asked for every element that vectors leave, and a division takes longer than those.
+            const int inside = w.stride - 1 < 2 ? int((from[3] - in_w) >> (w.stride - 1)) : 0, left = size[3] - k;
             const int count = left < inside ? left : inside;
             if (count >= lanes_of<T>(vector_bytes())) {
               T* at = row + (kMovesRow ? 0 : in_w);
