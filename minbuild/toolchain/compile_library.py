@@ -85,8 +85,9 @@ class Interface:
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """The linker's output; fields as in Built. `helpers` is an object with the compiler's
-    helpers that an archive for machines without an operating system has to bring along, b"" for none.
+    """The linker's output; fields as in BuildOutput. `helpers` is an object with the compiler's helpers that an archive
+    for machines without an operating system has to bring along, b"" for none; `optimise` the call that made a single
+    object of all before the link, () without one.
     """
 
     shared: bytes
@@ -94,6 +95,7 @@ class Linked:
     map: str
     command: tuple[str, ...]
     helpers: bytes = b""
+    optimise: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from minbuild.toolchain.targets import Target
 _UNDEFINED = re.compile(r"undefined symbol: (.+)")
 # The compiler's own helpers: 64-bit division on 32-bit chips, half precision, ...
 _HELPER = re.compile(r"__(?!errno)[a-z0-9_]+$")
+# The object of the whole library that a link that optimises leaves.
+_OPTIMISED = "optimised.o"
 
 # The linker's own layout plus three savings: no PT_PHDR (only programs need one), no comment with the
 # linker's name, no attribute sections. Unwinding tables of the compiler's helpers go too: nothing here
@@ -102,7 +104,7 @@ def recipe(
     """The inputs that decide the bytes. `target`, `build_options` and `interface` as of `call`."""
     finish = f"{build_options.strip} {build_options.section_headers}"
     files = (layout(target, build_options), _exports(build_options, interface), link_bytes.source())
-    return (*call(target, build_options, interface), *(file.decode() for file in files), finish)
+    return (*call(target, build_options, interface), _OPTIMISED, *(file.decode() for file in files), finish)
 
 
 def _exports(build_options: BuildOptions, interface: Interface | None) -> bytes:
@@ -130,7 +132,13 @@ def link(
     workspace.write(
         {"layout.ld": layout(target, build_options), "exports.map": _exports(build_options, interface)}
     )
-    link = (*call(target, build_options, interface), *options, *objects)
+    linker = call(target, build_options, interface)
+    optimise: tuple[str, ...] = ()
+    if options:  # takes longer than all the rest, and so happens once
+        optimise = (*linker, *options, *objects, f"--lto-obj-path={_OPTIMISED}", "-o", "optimised")
+        run(optimise)
+        objects = (_OPTIMISED,)
+    link = (*linker, *objects)
     missing = _link_unstripped(link, run)
     needed = tuple(name for name in missing if _HELPER.match(name))
     if needed:
@@ -159,7 +167,7 @@ def link(
     if build_options.section_headers == "needed":
         shared, unstripped = trim_headers(shorten_hash(shared)), shorten_hash(unstripped)
     text = workspace.read("unstripped.map").decode(errors="replace")
-    return Linked(shared, unstripped, text, (*link, target.traits.shared_name, *strip))
+    return Linked(shared, unstripped, text, (*link, target.traits.shared_name, *strip), optimise=optimise)
 
 
 def _link_unstripped(link: tuple[str, ...], run: Callable[[tuple[str, ...]], str]) -> tuple[str, ...]:

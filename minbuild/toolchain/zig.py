@@ -117,6 +117,7 @@ class Zig:
             map=linked.map,
             commands=(
                 *objects.commands,
+                *((" ".join(linked.optimise),) if linked.optimise else ()),
                 " ".join(linked.command),
                 *((" ".join(archive),) if workspace.archive else ()),
             ),

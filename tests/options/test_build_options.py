@@ -141,6 +141,8 @@ def test_link_time_optimisation(model: CompiledModel) -> None:
     library, usual, without = built(model, lto=ON), built(model), built(model, lto=OFF)
     assert library.built.shared == usual.built.shared != without.built.shared
     assert "--lto-O" in library.built.commands[1] and "--lto-O" not in without.built.commands[1]
+    # Once: the link reads what that left.
+    assert "optimised.o" in library.built.commands[2] and "--lto-O" not in library.built.commands[2]
     assert library.built.archive == without.built.archive
     proven(model, library)
     proven(model, without)

@@ -125,7 +125,9 @@ def test_no_folder_of_this_machine_in_the_result(zig_built: BuildOutput) -> None
 
 
 def test_commands_tell_flags(zig_built: BuildOutput) -> None:
-    compile_line, link_line, archive_line = zig_built.commands
+    compile_line, optimise_line, link_line, archive_line = zig_built.commands
+    assert optimise_line.startswith("zig ld.lld -shared ") and " --lto-obj-path=optimised.o " in optimise_line
+    assert " optimised.o " in link_line and "lto" not in link_line
     assert compile_line.startswith("zig c++ -target x86_64-linux-gnu.2.17 ") and " -Oz " in compile_line
     assert link_line.startswith("zig ld.lld -shared ") and archive_line.startswith("zig ar ")
 
