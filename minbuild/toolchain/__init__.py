@@ -192,24 +192,26 @@ def build_program(
     target: Target,
     toolchain: Toolchain,
     *,
+    libc: bool = True,
     jobs: int | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> bytes:
     """Link C (`.c`) and C++ (`.cc`) sources with a static library into a program; headers stand beside them.
 
     With the default toolchain it is static (musl) for every Linux target but this machine's own, so an emulator needs
-    no sysroot; the first one for a target takes up to a minute. Raises ToolchainFailed. `sources` are contents by
-    path, `archive` is the bytes of the library for `target`; `toolchain`, `jobs` and `progress` as of
+    no sysroot; the first one for a target takes one to two minutes, as musl is built for it. Without `libc`, for
+    targets of `links_without_libc`, the sources bring what they need of a C library. Raises ToolchainFailed. `sources`
+    are contents by path, `archive` is the bytes of the library for `target`; `toolchain`, `jobs` and `progress` as of
     `build_library`."""
     sources = checked(sources)
     cache = user_cache()
-    key = _key("program", toolchain, target, {**sources, "": archive})
+    key = _key("program" if libc else "program without libc", toolchain, target, {**sources, "": archive})
     with _full_disk(cache):
         found = cache.get(key)
         if found is not None:
             return found
         with build_folder(cache, jobs or processors(), progress) as workspace:
-            program = toolchain.program(sources, archive, target, workspace)
+            program = toolchain.program(sources, archive, target, workspace, libc=libc)
         cache.put(key, program)
     return program
 

@@ -98,9 +98,12 @@ class CMake:
             target=str(target),
         )
 
-    def program(self, sources: Sources, archive: bytes, target: Target, workspace: BuildFolder) -> bytes:
+    def program(
+        self, sources: Sources, archive: bytes, target: Target, workspace: BuildFolder, *, libc: bool = True
+    ) -> bytes:
         """A dynamic program where this machine runs it, else a static one: emulators have no other C library.
-        `sources` by path are linked with `archive` for `target` in `workspace`."""
+        `sources` by path are linked with `archive` for `target` in `workspace`, with the C library of the
+        toolchain file whatever `libc` is."""
         static = "-static" if target.traits.is_elf and host_target().name != target.name else ""
         units = " ".join(name for name in sources if name.endswith((".c", ".cc", ".cpp")))
         listing = {
@@ -111,6 +114,9 @@ class CMake:
         workspace.run("cmake", self._configure(target, "program", "build-program"), _CURE, self.path)
         workspace.run("cmake", ("cmake", "--build", "build-program"), _CURE, self.path)
         return _find(workspace.folder / "build-program", ("program", "program.exe")).read_bytes()
+
+    def links_without_libc(self, target: Target) -> bool:
+        return False
 
     def _configure(self, target: Target, source: str, build: str, *more: str) -> tuple[str, ...]:
         # The NDK's toolchain file serves every architecture and asks which, and since which version of Android.

@@ -162,9 +162,16 @@ class Toolchain(Protocol):
         for objects. Raises ToolchainFailed."""
         ...
 
-    def program(self, sources: Sources, archive: bytes, target: Target, workspace: BuildFolder) -> bytes:
+    def program(
+        self, sources: Sources, archive: bytes, target: Target, workspace: BuildFolder, *, libc: bool = True
+    ) -> bytes:
         """Compile and link a program against the static library. `sources` are contents by path, `archive` the
-        library's bytes, `target` is the machine, `workspace` a folder for objects. Raises ToolchainFailed."""
+        library's bytes, `target` is the machine, `workspace` a folder for objects. Without `libc` the sources bring
+        start-up code and all that they need of a C library. Raises ToolchainFailed."""
+        ...
+
+    def links_without_libc(self, target: Target) -> bool:
+        """True if programs for `target` can be linked without a C library, which would have to be built first."""
         ...
 
 

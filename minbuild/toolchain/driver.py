@@ -133,9 +133,11 @@ class Driver:
             target=str(target),
         )
 
-    def program(self, sources: Sources, archive: bytes, target: Target, workspace: BuildFolder) -> bytes:
+    def program(
+        self, sources: Sources, archive: bytes, target: Target, workspace: BuildFolder, *, libc: bool = True
+    ) -> bytes:
         """A dynamic program where this machine runs it, else a static one for the emulator. `sources` by path are
-        linked with `archive` for `target` in `workspace`."""
+        linked with `archive` for `target` in `workspace`, always with the compiler's C library whatever `libc` is."""
         call = self._compile(target, BuildOptions())
         c_call = (*self._base(target), self._size(), *target.traits.flags, *INCLUDES, "-std=c11", "-x", "c")
         objects = compile_objects(
@@ -152,6 +154,9 @@ class Driver:
         base = self._base(target)
         self._run((*base, *static, "-s", dead, *objects, "libminbuild.a", "-o", "program"), workspace)
         return workspace.read("program")
+
+    def links_without_libc(self, target: Target) -> bool:
+        return False
 
     def _program(self, word: str) -> str:
         return self.ar if word == "ar" else self.path

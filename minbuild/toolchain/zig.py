@@ -18,7 +18,7 @@ from pathlib import Path
 
 from minbuild.errors import BadInput, ToolchainFailed
 from minbuild.options.build_options import PLAN, SOURCES, BuildOptions, table
-from minbuild.toolchain import flags, link_elf, link_pe, link_wasm
+from minbuild.toolchain import builtin_memops, flags, link_elf, link_pe, link_wasm
 from minbuild.toolchain import link_baremetal as link_image
 from minbuild.toolchain.cache import digest
 from minbuild.toolchain.compile_library import (
@@ -34,6 +34,8 @@ from minbuild.toolchain.compile_library import (
 from minbuild.toolchain.targets import Target, host_target
 from minbuild.toolchain.zig_flags import compile_command, driver, lto_options, uses_lto
 
+# Processors of templates/verify/linux_calls.c.
+_NO_LIBC = ("x86_64", "aarch64", "arm", "riscv64")
 _LINK_CURE = "Build with --cxx g++ or --cxx clang++ to see whether another linker accepts it."
 
 
@@ -125,11 +127,13 @@ class Zig:
             target=str(target),
         )
 
-    def program(self, sources: Sources, archive: bytes, target: Target, workspace: BuildFolder) -> bytes:
+    def program(
+        self, sources: Sources, archive: bytes, target: Target, workspace: BuildFolder, *, libc: bool = True
+    ) -> bytes:
         """Static with musl where the target has it, so that it runs anywhere and under qemu-user without a sysroot;
         for the machine we run on a plain dynamic program, which needs no C library to be built first. For a chip
         without an operating system the sources bring start-up code and a linker script. `sources` by path are linked
-        with `archive` for `target` in `workspace`."""
+        with `archive` for `target` in `workspace`; without `libc` they bring the start of the program, too."""
         name = _program_target(target)
         objects = compile_objects(
             sources,
@@ -142,6 +146,8 @@ class Zig:
             extensions=PROGRAM_SOURCES,
         )
         workspace.write({"libminbuild.a": archive})
+        if not libc:
+            return self._link_without_libc(objects, target, workspace)
         if target.traits.format == "wasm":
             workspace.write({"libhelpers.a": self._helpers(target, workspace)})
             self._run(
@@ -178,6 +184,27 @@ class Zig:
                 self._run((*link, "-rtlib=none"), workspace)
                 return workspace.read("program")
         self._run(link, workspace)
+        return workspace.read("program")
+
+    def links_without_libc(self, target: Target) -> bool:
+        return (
+            target.traits.os == "linux"
+            and target.traits.arch in _NO_LIBC
+            and "musl" in _program_target(target)
+        )
+
+    def _link_without_libc(self, objects: tuple[str, ...], target: Target, workspace: BuildFolder) -> bytes:
+        """The program, with the two functions that compilers make calls of, and with the compiler's helpers where any
+        are missing."""
+        workspace.write({"memops.c": builtin_memops.source()})
+        memops = (*compile_command(target, "cc", BuildOptions(), _program_target(target)), "-c", "memops.c")
+        self._run((*memops, "-o", "memops.o"), workspace)
+        link = ("zig", "ld.lld", "-static", "--gc-sections", "-s", *objects, "memops.o", "libminbuild.a")
+        with suppress(ToolchainFailed):
+            self._run((*link, "-o", "program"), workspace)
+            return workspace.read("program")
+        workspace.write({"libhelpers.a": self._helpers(target, workspace)})
+        self._run((*link, "libhelpers.a", "-o", "program"), workspace)
         return workspace.read("program")
 
     def _program(self, word: str) -> str:

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 
 from minbuild import assets
 from minbuild.codegen.library_builder import BuiltLibrary
-from minbuild.errors import VerificationFailed
+from minbuild.errors import ToolchainFailed, VerificationFailed
 from minbuild.ir.mapped import FileBytes
 from minbuild.ops import Registry
 from minbuild.ops.core.definition import SCRATCH
 from minbuild.toolchain import Target, Toolchain, build_program, find_emulator, run_program
+from minbuild.toolchain.compile_library import Sources
 from minbuild.verify import runner_protocol as runner
 from minbuild.verify.differential import REPORT, TRIMMED_GARBAGE, death, scratch
 from minbuild.verify.script import TestScript
 
 _STEPS = ("steps.cc", "steps.h", "step_memory.h", "step_pages.h", "step_noise.h")
 # How runner.c gets at files and memory.
-_HOSTED, _SEMIHOSTED = ("host_stdio.c",), ("host_semihosting.c", "host_semihosting.inc")
+_POSIX, _WINDOWS = "host_posix.c", "host_windows.c"
+_SEMIHOSTED = ("host_semihosting.c", "host_semihosting.inc")
+_CALLS = "linux_calls.c"  # in place of a C library
 
 
 class Watch(IntEnum):
@@ -48,7 +52,7 @@ def perform(
         text = (assets.root("templates") / "verify" / "runner.mjs").read_bytes()
         return _reply(library.built.shared, target, {**files, "runner.mjs": text})
     sources = _sources(target, {"MB_SAVES": _saves(script), "MB_STEPS": 0, "MB_MEASURES": 0})
-    return _reply(build_program(sources, library.built.archive, target, toolchain), target, files)
+    return _reply(_program(sources, library, target, toolchain), target, files)
 
 
 def watch(
@@ -78,7 +82,7 @@ def watch(
     }
     if target.traits.format == "wasm":
         files["runner.mjs"] = (assets.root("templates") / "verify" / "host_wasm.mjs").read_bytes()
-    return _reply(build_program(sources, library.built.archive, target, toolchain), target, files)
+    return _reply(_program(sources, library, target, toolchain), target, files)
 
 
 def time_steps(
@@ -102,14 +106,26 @@ def _saves(script: TestScript) -> int:
     return int(any(action.verb == "save" for action in script.actions))
 
 
+def _program(sources: Sources, library: BuiltLibrary, target: Target, toolchain: Toolchain) -> bytes:
+    """The runner with the static library: without a C library where one would have to be built first, unless the
+    trainer needs more of it than the runner, as kernels of one's own may."""
+    archive = library.built.archive
+    if toolchain.links_without_libc(target):
+        calls = {_CALLS: (assets.root("templates") / "verify" / _CALLS).read_bytes()}
+        with suppress(ToolchainFailed):
+            return build_program({**sources, **calls}, archive, target, toolchain, libc=False)
+    return build_program(sources, archive, target, toolchain)
+
+
 def _sources(target: Target, choices: Mapping[str, int]) -> dict[str, bytes]:
     """The runner, and what it needs of where it runs."""
     folder = assets.root("templates") / "verify"
     traits = target.traits
+    host: tuple[str, ...] = (_WINDOWS if traits.os == "windows" else _POSIX,)
     if traits.format == "wasm":
-        host: tuple[str, ...] = ("host_wasm.c",)
-    else:
-        host = (*_SEMIHOSTED, f"{traits.machine}.ld") if traits.machine else _HOSTED
+        host = ("host_wasm.c",)
+    elif traits.machine:
+        host = (*_SEMIHOSTED, f"{traits.machine}.ld")
     sources = {name: (folder / name).read_bytes() for name in ("runner.c", "host.h", *host)}
     sources["choices.h"] = "".join(f"#define {name} {value}\n" for name, value in choices.items()).encode()
     header = "include/minbuild/trainer.h"

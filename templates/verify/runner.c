@@ -7,7 +7,7 @@
 /* MB_SAVES: whether the trainer writes checkpoints; MB_STEPS: whether it is watched step by step. */
 #include "choices.h"
 
-/* MB_MEASURES: whether noise can be measured, which takes memory and a C library. */
+/* MB_MEASURES: whether noise can be measured, which takes memory. */
 #if MB_STEPS
 #include "steps.h"
 #else

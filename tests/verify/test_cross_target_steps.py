@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,10 +23,13 @@ from minbuild.toolchain import (
 )
 from minbuild.verify import runner_protocol as runner
 from minbuild.verify.cross_target import Baseline
+from minbuild.verify.script_runner import perform
 from minbuild.verify.step_script import step_script
 from minbuild.verify.steps import first_difference, follow_steps, look_at_steps, measure_steps
 
 RUN = "Status run_kernel(const Call& call, uint32_t row) {"
+# Machines whose programs use system calls alone.
+ALONE = ("x86_64-linux-musl", "aarch64-linux-musl", "arm-linux-musleabihf", "riscv64-linux-musl")
 
 
 @pytest.mark.parametrize(
@@ -69,14 +73,35 @@ def test_a_step_that_writes_elsewhere_is_named(model: CompiledModel, here: Basel
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pages are protected on POSIX systems")
+@pytest.mark.parametrize("name", [str(host_target()), *ALONE])
 def test_a_write_that_changes_nothing_is_found_by_the_protection_of_pages(
-    model: CompiledModel, here: Baseline
+    name: str, model: CompiledModel, here: Baseline
 ) -> None:
+    target = parse_target(name)
+    if find_emulator(target) is None:
+        pytest.skip(f"{name} does not run here")
     parameter = "volatile char* p = const_cast<char*>(call[1].data); *p = *p;"
     row = next(i for i, k in enumerate(model.plan.kernels) if k.function == "gemm")
-    wrong = build(model, RUN, f"{RUN}\n  if (row == {row}) {{ {parameter} }}")
+    wrong = build(model, RUN, f"{RUN}\n  if (row == {row}) {{ {parameter} }}", target=target)
     with pytest.raises(VerificationFailed, match="changes memory that is neither"):
-        look_at_steps(here.trace.steps, model, wrong, host_target(), find_toolchain())
+        look_at_steps(here.trace.steps, model, wrong, target, find_toolchain())
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_programs_of_other_machines_need_no_c_library(
+    name: str, model: CompiledModel, here: Baseline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To build one takes longer than all the rest."""
+    target = parse_target(name)
+    if find_emulator(target) is None:
+        pytest.skip(f"{name} does not run here")
+    library = build(model, target=target)
+    monkeypatch.setenv("MINBUILD_CACHE", str(tmp_path))
+    count, _ = follow_steps(here.trace, model, library, target, find_toolchain())
+    assert count == len(here.trace.steps.executions)
+    assert perform(here.script, model.plan_bytes, library, target, find_toolchain())
+    kept = {path.name for path in tmp_path.rglob("*")}
+    assert len(kept) > 2 and not {"libc.a", "crt1.o"} & kept
 
 
 def test_the_first_step_that_differs_is_named(

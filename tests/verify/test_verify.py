@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -188,6 +189,23 @@ def test_an_emulator_without_an_instruction_is_named(
         VerificationFailed, match="qemu-loongarch64 met an instruction.* --target loongarch64-linux-musl:CPU"
     ):
         foreign.prove_foreign(here, good, target, find_toolchain())
+
+
+def test_a_trainer_that_needs_more_of_a_c_library_has_one(
+    here: Baseline, good: BuiltLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As kernels of one's own may, of which the runner knows nothing."""
+    target, asked = parse_target("aarch64-linux-musl"), []
+
+    def linked(sources: Mapping[str, bytes], *given: object, libc: bool = True) -> bytes:
+        asked.append((libc, "linux_calls.c" in sources))
+        if not libc:
+            raise ToolchainFailed("undefined symbol: powf")
+        return b"program"
+
+    monkeypatch.setattr(script_runner, "build_program", linked)
+    assert script_runner._program({}, good, target, find_toolchain()) == b"program"
+    assert asked == [(False, True), (True, False)]
 
 
 def test_the_stack_is_measured(model: CompiledModel, script: TestScript, good: BuiltLibrary) -> None:
