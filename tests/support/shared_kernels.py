@@ -98,6 +98,8 @@ def compile_library(
     library = folder / "unit.so"
     on_linux = "ziglang" in cxx and sys.platform == "linux"
     target = ("-target", f"{platform.machine()}-linux-gnu") if on_linux else ()
+    if "ziglang" in cxx:
+        target += ("-nostdlib++",)  # nothing of it is used, and to build it takes minutes
     command = [*cxx, *target, *FLAGS, f"-I{kernels}", *flags, str(path), "-o", str(library)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
