@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from itertools import product
 from pathlib import Path
 from types import ModuleType
@@ -162,8 +163,16 @@ def _listed(path: Path, module: ModuleType, name: str, kind: type[_Declared]) ->
     return listed
 
 
+class _LeavesNothing(SourceFileLoader):
+    """Loads a module without its bytecode, which would be written into the user's folder."""
+
+    def set_data(self, *_: object, **__: object) -> None:
+        pass
+
+
 def _load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"minbuild_user_ops.{path.stem}", path)
+    name = f"minbuild_user_ops.{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path, loader=_LeavesNothing(name, str(path)))
     if spec is None or spec.loader is None:
         raise BadInput(f"{path}: not a Python file that can be loaded.")
     module = importlib.util.module_from_spec(spec)
