@@ -42,6 +42,15 @@ def test_double_to_bfloat16(library):
     np.testing.assert_array_equal(found.astype(np.float64), np.concatenate([wanted, -wanted]))
 
 
+@pytest.mark.parametrize("to", [ElementType.FLOAT16, ElementType.BFLOAT16])
+def test_doubles_that_are_zero_as_float_stay_numbers(library, to):
+    """A negative one is minus zero as float, which is not below it."""
+    x = np.array([1e-50, 1e-40, 2.0**-150, 5e-324])
+    found = cast(library, np.concatenate([x, -x]), to).astype(np.float64)
+    assert (np.abs(found) <= 1.01e-40).all()
+    np.testing.assert_array_equal(np.signbit(found[found != 0]), np.concatenate([x, -x])[found != 0] < 0)
+
+
 def test_integers_to_bfloat16(library):
     tie = 257 << 22  # halfway between 256 and 258 times 2^22
     wanted = np.array([256 << 22, 258 << 22], np.float64)

@@ -25,7 +25,7 @@ MB_INLINE float rounded_to_odd(double x) {
   float y = static_cast<float>(x);
   if (y == x || x != x) return y;
   uint32_t bits = bits_of(y);
-  bool away = y < 0 ? y < x : y > x;
+  bool away = bits >> 31 ? y < x : y > x;  // by the sign, which a zero has, too
   return float_of((bits - away) | 1);
 }
 
