@@ -328,6 +328,9 @@ CALLS = {
         ),
         True,
     ),
+    # Tiles that do not fit a part are others than those that do not fit the whole.
+    "columns, with a factor": (node(":Gemm", (100, 512), (512, 100), (100, 100), alpha=0.3, beta=0.7), True),
+    "rows, with a factor": (node(":Gemm", (2773, 512), (512, 16), (2773, 16), alpha=0.3), True),
     "one sum of all": (node(":ReduceSum", (201, 301), keepdims=0), False),
 }
 

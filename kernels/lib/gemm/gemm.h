@@ -167,6 +167,13 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Step
       out_row = g.c_row;
       if constexpr (kPacked) old = start;
       if (g.accumulate) old = c;
+    } else if constexpr (kPacked) {
+      // As in a tile that fits, which of a product's parts each is in: alpha times a sum and what it is added to are
+      // rounded once.
+      for (intptr_t r = 0; r < rows; ++r)
+        for (intptr_t s = 0; s < width; ++s)
+          edge[r * width + s] = s >= g.n ? T(0) : g.accumulate ? c[r * g.c_row + s * g.c_col] : start[s];
+      old = edge;
     }
     MB_OPAQUE(out);  // else the tile is compiled for `c` and for `edge`
 #if MB_HALF_PANELS
@@ -195,7 +202,10 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Step
       const T* from = edge;
       for (intptr_t r = 0; r < rows; ++r, to_row += g.c_row, from += width) {
         T* to = to_row;
-        for (intptr_t s = 0; s < g.n; ++s, to += g.c_col) *to = (g.accumulate ? *to : kPacked ? start[s] : 0) + from[s];
+        for (intptr_t s = 0; s < g.n; ++s, to += g.c_col) {
+          if constexpr (kPacked) *to = from[s];
+          else *to = (g.accumulate ? *to : 0) + from[s];
+        }
       }
     }
     if constexpr (kPacked) a += step;
