@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from case_sets import TRAIN, Trainer, load, persistent, trainer
-from quantized_nets import artifact_set
+from quantized_nets import LORA, artifact_set, dense
 
 from minbuild.training.library import Session
 
@@ -49,3 +50,14 @@ def test_any_number_of_threads_computes_the_same_bits(name: str, kernel: str, tm
 
     assert trained(folder, built, threads=3, parallel=counted) == expected
     assert len(members) >= 2 and set(members) <= {2, 3}
+
+
+def test_threads_that_have_no_room_for_a_column_each_leave_it_to_fewer(tmp_path: Path) -> None:
+    """Dot products of 16,384 elements, in a library of eight threads for a plan with memory for one, as where another
+    model asked for them. The product of one sample divides memory that the one of all fills."""
+    models = {"deep": (lambda f: dense(f, "int4 rows", (8, 16384, 160, 4)), LORA)}
+    folder = artifact_set(tmp_path, "deep", models=models)
+    alone, built = trainer(folder), trainer(folder, threads=8)
+    expected = trained(folder, alone)
+    assert trained(folder, replace(built, data=alone.data), threads=8) == expected
+    assert trained(folder, built, threads=8) == expected

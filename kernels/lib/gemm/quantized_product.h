@@ -122,9 +122,12 @@ MB_NOINLINE void multiply_quantized(const Gemm<T>& g, const QuantizedPanels<T, P
   if (along && tiles) return multiply<T>(g, bytes, false, QuantizedPanels<T, Parts, Packs>::pack, &b);
 #if MB_THREADS > 1
   if constexpr (Packs) {
-    if (g.members > 1 && large && int64_t(g.n) * g.k * intptr_t(sizeof(T)) >= 4 * kLeastBytes) {
-      const intptr_t columns = ((g.n + g.members - 1) / g.members + 63) & -64, share = size / g.members & -16;
-      return for_parts(g.team, g.members, (g.n + columns - 1) / columns, [&](int32_t part, int32_t member) {
+    // Each needs room for a piece of one column at least, which tiles of the same product may not.
+    const intptr_t fitting = size / ((along ? g.k : kStreams) + 16),
+                   members = fitting < g.members ? fitting : g.members;
+    if (members > 1 && large && int64_t(g.n) * g.k * intptr_t(sizeof(T)) >= 4 * kLeastBytes) {
+      const intptr_t columns = ((g.n + members - 1) / members + 63) & -64, share = size / members & -16;
+      return for_parts(g.team, int32_t(members), (g.n + columns - 1) / columns, [&](int32_t part, int32_t member) {
         const intptr_t j = part * columns;
         multiply_pieces(g, b, scratch + member * share, share, j, g.n - j < columns ? g.n : j + columns, along);
       });
