@@ -183,7 +183,13 @@ mb_status read_checkpoint(Session* s, const void* bytes, size_t size) {
   reader.module = reader.file.child(root, checkpoint::kCheckpoint_module);
 #if MB_COMPACT
   // Both formats have their identifier at the same place.
-  if (reader.file.root(kCompact) != kNowhere) return read_compact(reader, reinterpret_cast<uintptr_t>(bytes), size);
+  if (reader.file.root(kCompact) != kNowhere) {
+    const mb_status status = read_compact(reader, reinterpret_cast<uintptr_t>(bytes), size);
+#if MB_BUFFERS
+    if (status == MB_OK) s->nominal = false;
+#endif
+    return status;
+  }
 #endif
   if (bytes != nullptr && (reader.file.scalar(root, checkpoint::kCheckpoint_version, 4) != checkpoint::kVersion ||
                            size > 0x7fffffff || reinterpret_cast<uintptr_t>(bytes) % 4 != 0))
@@ -199,8 +205,10 @@ mb_status read_checkpoint(Session* s, const void* bytes, size_t size) {
     if (reader.find(reader.module, list, name) == kNowhere || !places.read(i))
       return fail(s, Failure::kParameter, word_of(name));
   }
-  s->nominal = nominal;
-  if (nominal) return MB_OK;
+  if (nominal) {
+    s->nominal = true;
+    return MB_OK;
+  }
 #endif
 #if MB_PROPERTIES
   if (!read_properties(s, reader.file, root, false)) return fail(s, Failure::kPropertyRoom, sizeof s->bag);
@@ -234,6 +242,9 @@ mb_status read_checkpoint(Session* s, const void* bytes, size_t size) {
   }
 #if MB_PROPERTIES
   read_properties(s, reader.file, root, true);
+#endif
+#if MB_BUFFERS
+  s->nominal = false;
 #endif
   return MB_OK;
 }

@@ -24,6 +24,8 @@ from minbuild.ir import Checkpoint
 from minbuild.ops import registry
 from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
+from minbuild.planning.compile import compile_model
+from minbuild.planning.compiled_model import with_compact_checkpoint
 from minbuild.planning.inference_export import inference
 from minbuild.planning.library_contents import COMPONENTS, PROPERTY_BYTES
 from minbuild.planning.plan import build_plan
@@ -150,12 +152,16 @@ def test_buffers_are_in_the_order_of_the_training_graph(session):
         session.fill(everything, trainable_only=True)
 
 
-def test_a_nominal_state_trains_once_a_buffer_filled_it(library, session, tmp_path):
-    held = load(RESIDUAL).artifacts.checkpoint
-    nominal = Checkpoint(held.parameters, nominal=True)
+def nominal_state(library: Library) -> Session:
+    """A session whose parameters have places but no values yet."""
+    nominal = Checkpoint(load(RESIDUAL).artifacts.checkpoint.parameters, nominal=True)
     artifacts = replace(load(RESIDUAL).artifacts, checkpoint=nominal)
     plan = build_plan(optimize(lower(artifacts, registry(), {}), registry()), registry())
-    state = Session(library, encode_plan(plan, dict.fromkeys(plan.symbols, 32)), write_checkpoint(nominal))
+    return Session(library, encode_plan(plan, dict.fromkeys(plan.symbols, 32)), write_checkpoint(nominal))
+
+
+def test_a_nominal_state_trains_once_a_buffer_filled_it(library, session, tmp_path):
+    state = nominal_state(library)
     for early in (
         lambda: state.run(TRAIN, load(RESIDUAL).batch(0)),
         lambda: state.checkpoint(True),
@@ -174,6 +180,28 @@ def test_a_nominal_state_trains_once_a_buffer_filled_it(library, session, tmp_pa
         session.optimizer_step()
     np.testing.assert_array_equal(state.buffer(False), session.buffer(False))
     assert not read_checkpoint(state.checkpoint(True)).nominal
+
+
+def test_a_refused_checkpoint_leaves_a_nominal_state_nominal(library):
+    held, state = load(RESIDUAL).artifacts.checkpoint, nominal_state(library)
+    with pytest.raises(TrainerError, match=f"lacks {held.parameters[0].name}"):
+        state.load(write_checkpoint(Checkpoint(held.parameters[1:])))
+    with pytest.raises(TrainerError, match="bad checkpoint: the state is nominal"):
+        state.run(TRAIN, load(RESIDUAL).batch(0))
+    state.load(load(RESIDUAL).checkpoint)
+    state.run(TRAIN, load(RESIDUAL).batch(0))
+
+
+def test_a_nominal_state_trains_once_a_compact_checkpoint_is_loaded(tmp_path):
+    contents = replace(
+        trainer(RESIDUAL).contents, components=frozenset({"buffers"}), compact_checkpoints=True
+    )
+    (tmp_path / "library").write_bytes(shared_library(dict(emit_sources(contents, registry()))))
+    state = nominal_state(Library(tmp_path / "library"))
+    state.load(with_compact_checkpoint(compile_model(RESIDUAL, {}, {})).compact_checkpoint)
+    loss = state.run(TRAIN, load(RESIDUAL).batch(0))
+    wanted = trainer(RESIDUAL).session(load(RESIDUAL).checkpoint).run(TRAIN, load(RESIDUAL).batch(0))
+    np.testing.assert_array_equal(loss[0], wanted[0])
 
 
 def test_a_nominal_checkpoint_of_another_model_is_refused(library):
