@@ -46,7 +46,8 @@ MB_INLINE mb_status replace_file(const mb_session* s, const char* path, Write wr
   struct stat old;
   old.st_mode = S_IFREG;
   int error = system_stat(path, &old);  // leaves the mode alone where there is no file
-  if (error == -ENOENT) error = 0;
+  const bool is_new = error == -ENOENT;
+  if (is_new) error = 0;
   if ((old.st_mode & S_IFMT) != S_IFREG) error = -EEXIST;
   if (error == 0) {
     // The system has taken the path, which is therefore not too long for the stack.
@@ -58,8 +59,7 @@ MB_INLINE mb_status replace_file(const mb_session* s, const char* path, Write wr
     do error = output.file = open_file(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
     while (error == -EEXIST && ++end[4] <= 'z');
     if (error >= 0) {
-      const uint32_t mode = old.st_mode & 07777;
-      output.error = mode == 0 ? 0 : system_mode(output.file, mode);
+      output.error = is_new ? 0 : system_mode(output.file, old.st_mode & 07777);
       if (output.error == 0) {
         const mb_status status = write(write_all, &output);
         // Some libraries have reasons to refuse besides a failure of `write_all`, and have said which.

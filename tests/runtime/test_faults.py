@@ -73,9 +73,10 @@ def test_only_regular_files_are_replaced_and_they_keep_their_mode(tmp_path: Path
     case = load(GOLDEN / "dense_fixed")
     session, path = trainer(case.folder).session(case.checkpoint), tmp_path / "checkpoint"
     session.save(path, False)
-    path.chmod(0o640)
-    session.save(path, True)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    for mode in (0o640, 0o000):
+        path.chmod(mode)
+        session.save(path, True)
+        assert stat.S_IMODE(path.stat().st_mode) == mode
     for name, make in (("pipe", os.mkfifo), ("folder", os.mkdir)):
         make(tmp_path / name)
         with pytest.raises(TrainerError, match="system error 17"):
