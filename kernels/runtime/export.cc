@@ -43,10 +43,12 @@ extern "C" mb_status mb_export_model(const mb_session* session, const void* temp
         good = bytes <= file.size - at;
         at += bytes;
       } else {
+        good = number <= s->count[plan::kParameters];
+        if (!good) break;
         Tensor found;
         const uint32_t type = s->resolve(s->parameter(number - 1).tensor, &found).type;
         data = found.data;
-        good = number <= s->count[plan::kParameters] && data != nullptr && bytes == bytes_of(found, type);
+        good = data != nullptr && bytes == bytes_of(found, type);
       }
       if (walk > 0 && sink(user, data, bytes) != 0) return fail(s, Failure::kSink);
     }

@@ -22,6 +22,9 @@ mb_status bind(Session* s, const plan::Graph& graph, const mb_tensor* inputs) {
     const mb_tensor* next = inputs;
     for (uint32_t i = 0; i < graph.input_count; ++i) {
       const uint32_t index = graph.ports + i;
+#if MB_DENSE
+      if (index >= s->count[plan::kPorts]) s->damaged = true;  // which other plans find in port()
+#endif
       const auto& port = s->port(index);
       const mb_tensor& input = *next++;
       Span* region = &s->regions[kBound + index];

@@ -126,9 +126,10 @@ bool Session::read_plan(const void* bytes, size_t size) {
   good = good && count[plan::kNames] > 0 && data[plan::kNames][count[plan::kNames] - 1] == 0 &&
          count[plan::kDefaults] <= kMostSymbols && value_count() <= kMostExprs && arena < value_count() &&
          trained <= count[plan::kParameters] && count[plan::kMoments] < 8 &&
-         (MB_WIDE == 0 || trainable_bytes < kMostPersistent) &&
+         (MB_WIDE == 0 || (trainable_bytes < kMostPersistent && least < kMostPersistent)) &&
          trainable_bytes * (kFirstMoment + uint64_t{minbuild::stored_moments(this)}) + least <= persistent_bytes &&
-         least >= sizeof(mb_progress) + draw_bytes && persistent_bytes < kMostPersistent;
+         least >= sizeof(mb_progress) + draw_bytes && persistent_bytes < kMostPersistent &&
+         (MB_ROLLBACK == 0 || least < kMostPersistent - persistent_bytes);
 #if MB_SHARED_NAMES
   if (good) expand_names(nullptr);
   good &= !damaged;
@@ -231,7 +232,7 @@ const plan::Tensor& Session::resolve(uint32_t index, Tensor* tensor) const {
       at += round * (elements * size);
     }
 #endif
-    good &= at + elements * size <= span.size && (at & (size - 1)) == 0;
+    good &= (MB_WIDE == 0 || at <= span.size) && at + elements * size <= span.size && (at & (size - 1)) == 0;
     if (good && span.data != nullptr) tensor->data = span.data + at;
   }
   damaged |= !good;

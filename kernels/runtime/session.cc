@@ -89,8 +89,8 @@ mb_status mb_create(const void* plan, size_t plan_size, const void* checkpoint, 
 #endif
   first->values = static_cast<Size*>(__builtin_alloca(first->value_count() * sizeof(Size)));
   const Size temporaries = first->evaluate();
-  if (temporaries < 0) return fail(first, Failure::kSizes);
   const size_t need = fixed + static_cast<size_t>(temporaries);
+  if (temporaries < 0 || (sizeof(size_t) == 4 && need < fixed)) return fail(first, Failure::kSizes);
   char* memory = static_cast<char*>(options->arena);
   size_t size = options->arena_size;
   options->arena_size = need;

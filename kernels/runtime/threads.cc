@@ -257,7 +257,7 @@ Status run_divided(ThreadTeam* team, const Call& call, uint32_t kernel) {
     constexpr int32_t kWhole = 64;
     d.step = int32_t(things_of_part(team, d.units, int64_t(bytes), by_rows ? 1 : kWhole));
     if (d.step < d.units) {
-      run_parts(team, team->members, (d.units + d.step - 1) / d.step, run_part, &d);
+      run_parts(team, team->members, (d.units - 1) / d.step + 1, run_part, &d);
 #if MB_COMPILED
       return {static_cast<mb_status>(d.failure)};
 #else

@@ -34,7 +34,7 @@ def _small_format(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of ONNX Runtime's format hold 100 bytes, and so do the addresses of narrow plans."""
     monkeypatch.setattr("minbuild.planning.compile.LARGEST_FILE", 100)
     monkeypatch.setattr("minbuild.planning.size_limits.MOST_ARENA", 100)
-    for module in ("verify.prove", "codegen.package_docs"):
+    for module in ("planning.size_limits", "verify.prove", "codegen.package_docs"):
         monkeypatch.setattr(f"minbuild.{module}.MOST_SAVED", 100)
 
 
@@ -45,7 +45,18 @@ def test_a_trainer_of_large_frozen_parameters_is_proven(
     model = compile_model(TRANSFER, {}, {})
     few = replace(contents_of((model,)), compact_checkpoints=False)  # a full library takes long to build
     monkeypatch.setattr("minbuild.codegen.library_builder.full_contents", lambda *_: few)
-    reduce(Request((TRANSFER,), tmp_path / "dist", analysis=False, integrations=("cargo",)), Quiet())
+    notes: list[str] = []
+
+    class Noting(Quiet):
+        def stage(self, text: str) -> None:
+            notes.append(text)
+
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    reduce(Request((TRANSFER,), tmp_path / "dist", analysis=False, integrations=("cargo",)), Noting())
+    (limit,) = (i for i, text in enumerate(notes) if "bytes, and a checkpoint holds 100" in text)
+    assert limit < next(i for i, text in enumerate(notes) if text.startswith("Building the trainer"))
     folder = tmp_path / "dist"
     assert "checkpoint" not in {p.name for p in (folder / "model").iterdir()}
     manifest = json.loads(next(folder.glob("*.json")).read_text("utf-8"))

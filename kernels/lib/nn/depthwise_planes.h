@@ -104,7 +104,7 @@ struct Depthwise {
     share = (all * copies + (propagation == kWeightGradient ? reach : 0) + slack + 15) & -16;
     planes = bytes.scratch<T>();
     grid = planes + all * copies;
-    if (share * intptr_t(sizeof(T)) > bytes.count || !disjoint(written, sizeof(T), bytes, 1)) return false;
+    if (share > bytes.count / intptr_t(sizeof(T)) || !disjoint(written, sizeof(T), bytes, 1)) return false;
     if (propagation == kInputGradient && stride == 2) {
       sort_taps();
       return true;

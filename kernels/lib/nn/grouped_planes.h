@@ -127,7 +127,9 @@ struct Grouped {
     // Passes of about the same size, as each computes all columns.
     const int passes = (batch + images - 1) / images;
     images = passes > 0 ? (batch + passes - 1) / passes : 1;
-    pitch = intptr_t(images) * extent[1], plane = pitch * extent[0];
+    pitch = intptr_t(images) * extent[1];
+    if (sizeof(void*) == 4 && int64_t(pitch) * extent[0] * step * step > bytes.count) return false;
+    plane = pitch * extent[0];
     source_step = step * step * plane + before[0] * pitch + before[1];
     side = (plane + kGroupMultiple - 1) & -kGroupMultiple;
     constexpr int64_t kMost = int64_t(1) << 28;

@@ -143,6 +143,7 @@ struct PlaneConv : StoredWeights<T, Features>, AxisCount<Features::kLines && Fea
         if (int64_t(extent) * stride >= 1 << 30) return false;
         x_axis.stride = stride, x_axis.phases = dilated < stride ? dilated + 1 : stride;
         y_axis.stride = y_axis.phases = 1;
+        if (Features::kVolume && int64_t(phases) * x_axis.phases >= 1 << 27) return false;
         phases *= x_axis.phases;  // at most the stride, which times the extent is limited
       }
       xs.image *= in;
@@ -193,6 +194,8 @@ struct PlaneConv : StoredWeights<T, Features>, AxisCount<Features::kLines && Fea
       return true;
     }
     ys.step = ys.size = (ys.size + kWhole - 1) & -kWhole;
+    const int64_t elements = int64_t(xs.channels) * xs.step + int64_t(ys.channels) * ys.step;
+    if (sizeof(void*) == 4 && elements * int64_t(sizeof(T)) > bytes.count) return false;  // no pointer to their end
     planes = bytes.scratch<T>();
     grid = planes + int64_t(xs.channels) * xs.step + kWhole;
     places = reinterpret_cast<int*>(grid + int64_t(ys.channels) * ys.step);
