@@ -48,7 +48,7 @@ from minbuild.planning.compile import compile_models
 from minbuild.planning.compiled_model import UNNAMED, CompiledModel, with_compact_checkpoint, with_components
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of, panel_bytes, with_kernels
 from minbuild.planning.loop_variants import with_loop_variants
-from minbuild.planning.size_limits import check_address_space
+from minbuild.planning.size_limits import check_address_space, saving_note
 from minbuild.toolchain import (
     Target,
     Toolchain,
@@ -173,6 +173,9 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     for note in notes:
         progress.note(note)
     contents = contents_of(planned, request.extra, progress.note, build_options)
+    for name, model in models.items():
+        if contents.checkpoint_writing and (text := saving_note(model.plan)):
+            progress.note(f"{name}: {text}" if len(models) > 1 else text)
     if build_options.half_arithmetic == NATIVE:
         check_halves(contents.kernels)
     builder = LibraryBuilder(

@@ -8,6 +8,7 @@ from pathlib import Path
 from minbuild.authoring import in_directory
 from minbuild.authoring.recipe import GeneratedArtifacts
 from minbuild.planning.compile import compile_model
+from minbuild.planning.size_limits import saving_note
 
 
 def estimate(
@@ -32,4 +33,4 @@ def estimate(
         f"plan: {len(model.plan_bytes):,} bytes; checkpoint: {len(model.initial_checkpoint):,} bytes",
         f"kernels: {len(plan.kernels)} of {len(model.registry.all_kernels())}",
     ]
-    return lines
+    return [*lines, *filter(None, (saving_note(plan),))]

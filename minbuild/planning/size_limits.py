@@ -142,6 +142,26 @@ def saved_bytes(plan: Plan) -> int:
     return plan.counted_bytes - plan.gradient_bytes + frozen_bytes(plan)
 
 
+def saves_parameters(plan: Plan) -> bool:
+    """True if a checkpoint holds the parameters of `plan` without optimizer state."""
+    return saved_bytes(plan) - plan.moments * plan.trainable_bytes <= MOST_SAVED
+
+
+def saving_note(plan: Plan) -> str:
+    """A sentence on a state of `plan` that is more than a checkpoint holds, "" if it fits."""
+    size = saved_bytes(plan)
+    if size <= MOST_SAVED:
+        return ""
+    left = (
+        "the device saves parameters alone, and training that goes on from them begins its optimizer state anew"
+        if saves_parameters(plan)
+        else "the device saves nothing; read trained parameters with mb_get_parameter"
+    )
+    return (
+        f"Parameters and optimizer state take {size:,} bytes, and a checkpoint holds {MOST_SAVED:,}: {left}."
+    )
+
+
 def state_bytes(plan: Plan) -> int:
     """The bytes of all parameters and constants, and of gradients and optimizer state of what trains."""
     return plan.persistent_bytes + frozen_bytes(plan) + len(plan.constants)

@@ -12,7 +12,6 @@ import numpy as np
 from minbuild.codegen.library_builder import LibraryBuilder, TrimmedAndFull
 from minbuild.errors import BadInput
 from minbuild.frontend.checkpoint import write_checkpoint
-from minbuild.ir import Plan
 from minbuild.ir.mapped import FileBytes
 from minbuild.ir.size_report import Stack, Verification
 from minbuild.options.graph_selection import select_graphs
@@ -120,9 +119,7 @@ def prove(
         )
     if bench.contents.checkpoint_writing and saved_bytes(model.plan) > MOST_SAVED:
         note(
-            "Proof: parameters and optimizer state are more than a checkpoint holds, which is two gigabytes. "
-            + ("The device saves parameters alone, and saving" if _saves_parameters(model.plan) else "Saving")
-            + " is no part of the proof."
+            "Proof: saving is no part of it, as parameters and optimizer state are more than a checkpoint holds."
         )
     toolchain = bench.toolchain if here[0] in pairs else default_toolchain(bench)
     own = {pair.target for pair in here}
@@ -227,11 +224,6 @@ def _finite(
             continue
         return script, pace, proof
     raise AssertionError("there are paces")
-
-
-def _saves_parameters(plan: Plan) -> bool:
-    """True if a checkpoint holds the parameters without optimizer state."""
-    return saved_bytes(plan) - plan.moments * plan.trainable_bytes <= MOST_SAVED
 
 
 def of_this_machine(bench: LibraryBuilder, host: Target) -> TrimmedAndFull:
