@@ -129,7 +129,7 @@ bool Session::read_plan(const void* bytes, size_t size) {
          (MB_WIDE == 0 || (trainable_bytes < kMostPersistent && least < kMostPersistent)) &&
          trainable_bytes * (kFirstMoment + uint64_t{minbuild::stored_moments(this)}) + least <= persistent_bytes &&
          least >= sizeof(mb_progress) + draw_bytes && persistent_bytes < kMostPersistent &&
-         (MB_ROLLBACK == 0 || least < kMostPersistent - persistent_bytes);
+         (MB_ROLLBACK == 0 || sizeof(void*) > 4 || least < kMostPersistent - persistent_bytes);
 #if MB_SHARED_NAMES
   if (good) expand_names(nullptr);
   good &= !damaged;
