@@ -225,6 +225,11 @@ _TABLE = {
             flags=_FIXED,
             cpu="lime1+simd128+atomics+bulk_memory",
         ),
+        Traits(
+            *("wasm32-threads-relaxed-simd", "wasm32-freestanding", "", 0, "node"),
+            flags=_FIXED,
+            cpu="lime1+simd128+relaxed_simd+atomics+bulk_memory",
+        ),
         _cortex("cortex-m4f", "cortex_m4+vfp4d16sp", "mps2-an386"),
         _cortex("cortex-m7", "cortex_m7+fp_armv8d16sp", "mps2-an500"),
         _cortex("cortex-m55", "cortex_m55+fp_armv8d16sp+mve_fp", "mps3-an547"),

@@ -53,7 +53,10 @@ MATRIX += [("windows", target) for target in ("wasm32", "wasm32-relaxed-simd")]
 # "filters" has those with one filter per channel, and batch normalizations of rows of all lengths.
 MATRIX += [("filters", target) for target in ("wasm32", "wasm32-relaxed-simd")]
 # "threads" is that with threads, where libraries make them by system calls, and by Windows, and where they are workers.
-THREADED = ("aarch64-linux-musl", "riscv64-linux-musl", "x86_64-windows", "wasm32-threads")
+THREADED = (
+    *("aarch64-linux-musl", "riscv64-linux-musl", "x86_64-windows"),
+    *("wasm32-threads", "wasm32-threads-relaxed-simd"),
+)
 MATRIX += [("threads", target) for target in THREADED]
 MATRIX += [(case, "x86_64-windows") for case in ("mlp", "lenet")]
 # Dense plans, with 8-bit indices and with 16-bit ones.
