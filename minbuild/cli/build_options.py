@@ -127,7 +127,7 @@ Bindings = Annotated[
         CONTENTS,
         "LANGUAGE",
         f"Language bindings to include in the package: {_listed(dict(LANGUAGES))}. "
-        f"{_REPEATABLE}; js implies --target wasm32.",
+        f"{_REPEATABLE}; js implies --target wasm32. With wasm32 and wasm32-relaxed-simd its package has both modules.",
     ),
 ]
 Integration = Annotated[

@@ -1,4 +1,4 @@
-"""Bindings of a package for other languages: the files of kernels/bindings, and what is generated from trainer.h."""
+"""Bindings of a package for other languages: the files of kernels/bindings, and those made from templates/bindings."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from minbuild.ir.mapped import FileBytes
 from minbuild.planning.library_contents import OPTIONAL
 from minbuild.planning.plan_inputs import PlanInput, read_plan_inputs
 from minbuild.templating import render
+from minbuild.toolchain import Target
 
 LANGUAGES: Mapping[str, str] = {
     "cpp": "C++17",
@@ -34,9 +35,13 @@ _GENERATED = {
     "cpp": ("model_inputs.h",),
     "csharp": ("Header.cs", "Models.cs"),
     "java": ("src/main/cpp/components.h", "src/main/cpp/model_inputs.h"),
-    "js": ("header.js", "models.js", "plan.js"),
+    "js": (
+        *("README.md", "header.js", "index.d.ts", "index.js", "models.js", "package.json", "plan.js"),
+        *("training.d.ts", "training.js"),
+    ),
     "swift": ("Package.swift", "Sources/CMinbuild/include/model_inputs.h"),
 }  # from the templates of the same names
+_CHOICE = "simd.js"  # of two WebAssembly modules
 _SHARED = {
     "cpp": ".",
     "java": "src/main/cpp",
@@ -109,15 +114,16 @@ def binding_files(
     sources: Mapping[str, bytes],
     module: bytes | None = None,
     *,
+    relaxed: bytes | None = None,
     plans: Sequence[FileBytes] = (),
     compiled: bool = False,
     error_messages: bool = True,
 ) -> dict[str, FileBytes]:
     """Files below `bindings/` by their paths in the package, for a library with these `components`, of OPTIONAL.
-    Swift carries the library's sources with it, JavaScript its WebAssembly module. Errors about the inputs of models
+    Swift carries the library's sources with it, JavaScript its WebAssembly modules. Errors about the inputs of models
     with these `plans`, which may be `compiled` into the library, are in words; in C++ only where the library's own,
     `error_messages`, are. `languages` are names of LANGUAGES, `sources` the library's sources by path, `module` the
-    WebAssembly module, where it was built."""
+    WebAssembly module, where it was built, `relaxed` the one for engines with relaxed SIMD, where there are two."""
     files: dict[str, FileBytes] = {}
     plan = "none" if compiled else "file" if len(plans) == 1 else "given"
     values = {
@@ -129,6 +135,7 @@ def binding_files(
         "components": [(name, name.upper(), name in components) for name in OPTIONAL],
         **_models(plans),
         "words": int(error_messages),
+        "relaxed": relaxed is not None,
     }
     for language in languages:
         folder = assets.root("kernels") / "bindings" / language
@@ -143,9 +150,25 @@ def binding_files(
             files |= {f"bindings/{'/'.join(_FROM_SOURCE)}/{path}": data for path, data in sources.items()}
         if language == WASM and module is not None:
             files[f"bindings/{language}/minbuild.wasm"] = module
+        if language == WASM and relaxed is not None:
+            files[f"bindings/{language}/minbuild-relaxed-simd.wasm"] = relaxed
+            files[f"bindings/{language}/{_CHOICE}"] = render(f"bindings/{_CHOICE}.j2", **values).encode()
         if language == WASM and plan == "file":
             files[f"bindings/{language}/trainer.plan"] = plans[0]
     return files
+
+
+def wasm_modules(libraries: Mapping[Target, bytes]) -> tuple[bytes | None, bytes | None]:
+    """The arguments `module` and `relaxed` of `binding_files`: the module of the first WebAssembly target in
+    `libraries`, shared ones; both where that target was built with relaxed SIMD and without."""
+    built = [(target.traits, data) for target, data in libraries.items() if target.traits.format == "wasm"]
+    if not built:
+        return None, None
+    first, module = built[0]
+    for other, data in built[1:]:
+        if other.shares_memory == first.shares_memory and other.relaxed_simd != first.relaxed_simd:
+            return (data, module) if first.relaxed_simd else (module, data)
+    return module, None
 
 
 def model_inputs(plans: Iterable[FileBytes]) -> str:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from minbuild import __version__, assets
-from minbuild.codegen.bindings import LANGUAGES, binding_files
+from minbuild.codegen.bindings import LANGUAGES, binding_files, wasm_modules
 from minbuild.codegen.cmake import cmake_files
 from minbuild.codegen.integrations import PackageParts, integration_files
 from minbuild.codegen.library_builder import BuiltLibrary
@@ -75,12 +75,13 @@ def emit_package(
     for model, values in zip(models, described, strict=True):
         files |= _model_files(model, contents)
         files[f"sample/{model.sample}.c"] = render(values["template"], **values).encode()
-    module = next((b.built.shared for t, b in libraries.items() if t.traits.format == "wasm"), None)
+    module, relaxed = wasm_modules({t: b.built.shared for t, b in libraries.items()})
     files |= binding_files(
         bindings,
         contents.optional,
         sources,
         module,
+        relaxed=relaxed,
         plans=[packaged.model.plan_bytes for packaged in models],
         compiled=contents.compiled,
         error_messages=contents.error_messages,

@@ -97,6 +97,11 @@ class Traits:
         return "+atomics" in self.cpu
 
     @property
+    def relaxed_simd(self) -> bool:
+        """True for WebAssembly modules with instructions of the relaxed SIMD proposal, which engines may lack."""
+        return "+relaxed_simd" in self.cpu
+
+    @property
     def no_threads(self) -> str:
         """Why libraries for it make no threads, "" where they do: by system calls, the C library, or
         Windows."""

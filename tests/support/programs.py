@@ -38,6 +38,13 @@ def tool(name: str) -> str:
     return found
 
 
+def node_with_relaxed_simd() -> tuple[str, ...]:
+    """Node, and the option that those before 22 need for relaxed SIMD."""
+    node, flag = tool("node"), "--experimental-wasm-relaxed-simd"
+    flagged = subprocess.run((node, flag, "-e", ""), capture_output=True, check=False).returncode == 0
+    return (node, flag) if flagged else (node,)
+
+
 def page(url: str, seconds: int = 120) -> str:
     """The document of a page after its scripts have run, in a browser without a window."""
     browser = next((b for b in ("chromium", "chromium-browser", "google-chrome") if shutil.which(b)), None)

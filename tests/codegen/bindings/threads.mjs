@@ -4,10 +4,10 @@ import { Threads } from "./threads.js";
 
 const CLASSES = 10;
 
-async function trained(folder, threads, wasm) {
+async function trained(folder, options) {
   const [plan, checkpoint] = ["trainer.plan", "checkpoint"].map((name) => new URL(`model/${name}`, folder));
   const session = await TrainingSession.create({
-    trainModel: plan, checkpointState: checkpoint, sizes: [8], threads, wasm,
+    trainModel: plan, checkpointState: checkpoint, sizes: [8], ...options,
   });
   let state = 7;
   const random = () => (state = (state * 1664525 + 1013904223) >>> 0) / 2 ** 32;
@@ -40,12 +40,15 @@ WebAssembly.Table.prototype.get = function (index) {
   return get.call(this, index);
 };
 
-/** "" where every number of threads gives the bytes that the module without threads gives, and workers make calls. */
-export async function compare(folder) {
-  const alone = await trained(folder, 1, new URL("alone.wasm", folder));
+/**
+ * "" where every number of threads gives the bytes that the module without threads gives, and workers make calls. `simd` names
+ * the package's module with threads where it has two; `alone` is the file of the one without.
+ */
+export async function compare(folder, alone = "alone.wasm", simd = undefined) {
+  const expected = await trained(folder, { threads: 1, wasm: new URL(alone, folder) });
   for (const threads of [1, 2, 3, undefined]) {
-    const found = await trained(folder, threads);
-    if (found !== alone) return `${threads} threads train something else`;
+    const found = await trained(folder, { threads, simd });
+    if (found !== expected) return `${threads} threads train something else`;
   }
   return own < calls ? "" : `this thread made all of ${calls} calls`;
 }
