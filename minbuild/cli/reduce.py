@@ -118,9 +118,10 @@ def reduce(
             sizes = {name: size for name, size in sizes.items() if name not in made_with}
             made_with = {name for model in models for name in bounding_inputs(model.graph)}
             largest = {name: size for name, size in largest.items() if name not in made_with}
-        elif train or frozen or loss_scale is not None or growth_interval is not None:
+        elif optimizer or train or frozen or loss_scale is not None or growth_interval is not None:
             raise BadInput(
-                "--train, --frozen, --loss-scale and --growth-interval are for a forward model: give it, and --loss."
+                "--optimizer, --train, --frozen, --loss-scale and --growth-interval are for a forward model: give it, "
+                "and --loss. Artifacts and training steps have their own optimizer."
             )
         else:
             folders = tuple(

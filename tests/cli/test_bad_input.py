@@ -55,6 +55,11 @@ def test_loss_scales_are_for_forward_models(attempt: Callable[..., Said]) -> Non
         refused(attempt(SMALL, option, "4"), 2, option, "--loss")
 
 
+def test_an_optimizer_is_for_forward_models(attempt: Callable[..., Said]) -> None:
+    """Artifacts keep their own, so another one would be ignored."""
+    refused(attempt(SMALL, "--optimizer", "sgd"), 2, "--optimizer", "--loss", "have their own optimizer")
+
+
 @pytest.mark.parametrize("command", ["reduce", "artifacts"])
 def test_artifacts_in_place_of_a_forward_model(minbuild: Command, tmp_path: Path, command: str) -> None:
     said = minbuild(command, SMALL, "--loss", "mse", "--out", tmp_path / "made")
