@@ -51,7 +51,7 @@ def _capstone() -> Any:
         import capstone
     except ImportError as error:
         raise BadInput(
-            "--asm: needs Capstone, which is not installed: pip install 'minbuild[asm]'."
+            "--asm: needs Capstone, which is not installed. Run pip install 'capstone>=5'."
         ) from error
     return capstone
 

@@ -22,7 +22,9 @@ def why(
     package: Package = Path("dist"),
     asm: Annotated[
         bool,
-        typer.Option("--asm", help="Also print the machine code of the function NAME (needs minbuild[asm])."),
+        typer.Option(
+            "--asm", help="Also print the machine code of the function NAME (needs the package capstone)."
+        ),
     ] = False,
     verbose: Verbose = False,
 ) -> None:

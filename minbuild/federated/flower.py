@@ -24,8 +24,7 @@ try:
     from flwr.serverapp.strategy import FedAvg
 except ImportError as missing:
     raise BadInput(
-        f"minbuild.federated.flower needs flwr 1.26 or newer ({missing}). Install it with "
-        "pip install 'minbuild[flower]'."
+        f"minbuild.federated.flower needs flwr 1.26 or newer ({missing}). Run pip install 'flwr>=1.26'."
     ) from None
 
 _PARAMETERS, _UPDATE, _VALUES, _SCALE, _BLOCK = "parameters", "update", "values", "scale", "block"

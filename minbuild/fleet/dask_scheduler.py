@@ -30,7 +30,7 @@ class DaskScheduler:
             from distributed import Client
         except ImportError:
             raise BadInput(
-                "--scheduler: Dask is not installed. Install it here and on the workers: pip install 'minbuild[fleet]'."
+                "--scheduler: Dask is not installed. Run pip install 'distributed>=2024.1' here and on the workers."
             ) from None
         self._address = address
         try:

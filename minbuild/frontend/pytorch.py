@@ -21,7 +21,7 @@ from minbuild.errors import BadInput, Unsupported
 
 SUFFIXES = (".pt2", ".pt", ".pth")
 BATCH = "batch"
-_INSTALL = "Install it with pip install 'minbuild[torch]'."
+_INSTALL = "Run pip install 'torch>=2.9' 'onnxscript>=0.5'."
 _BATCH_NORM, _TRAINS = "aten.batch_norm", 5  # the operator, and the position of its argument `training`
 
 

@@ -1,7 +1,7 @@
 """Loops as PyTorch exports them: `scan`, `while_loop`, an RWKV and a Mamba block. They stay loops, with the gradients
 of the same steps in double precision, taken one after the other by PyTorch itself.
 
-Needs torch and onnxscript (`pip install 'minbuild[torch]'`); takes some minutes."""
+Needs torch and onnxscript (`pip install '.[torch]'`); takes some minutes."""
 
 from __future__ import annotations
 
