@@ -18,17 +18,18 @@ class BadInput(MinbuildError):
 
 
 class Unsupported(MinbuildError):
-    """The artifacts ask for operators, types or features that no kernel offers. Holds every finding, not the first."""
+    """The artifacts need operators, types or features that no kernel has."""
 
     exit_code = 3
 
     def __init__(self, findings: list[str]) -> None:
+        """Keep all `findings`, not the first alone, so that one run shows them."""
         self.findings = tuple(printable(finding) for finding in findings)
         super().__init__("\n".join(self.findings))
 
 
 class ToolchainFailed(MinbuildError):
-    """A compiler, linker or the check of what they produced said no."""
+    """A compiler or linker failed, or its output did not pass the checks."""
 
     exit_code = 4
 
@@ -40,6 +41,7 @@ class OverBudget(MinbuildError):
 
 
 class VerificationFailed(MinbuildError):
-    """The trimmed trainer does not compute the numbers of the full one, or of the reference."""
+    """The trimmed trainer does not compute the numbers of the full one or of the reference, gradients differ from
+    finite differences, or `--require-proof` refuses a target that is NOT PROVEN."""
 
     exit_code = 6

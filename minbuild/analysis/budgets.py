@@ -16,14 +16,14 @@ from minbuild.options.did_you_mean import did_you_mean
 from minbuild.toolchain import parse_target
 
 WARN_AT = 0.9  # of a budget
-_LIMITS = {
+LIMITS = {
     "flash": "allocated bytes of the library",
-    "file": "bytes of the library",
+    "file": "bytes of the library's file",
     "download": "bytes of the library after gzip -9",
-    "ram": "static data, the largest arena and what persists",
-    "arena": "the largest arena",
-    "stack": "the deepest stack, as measured in a run",
-    "growth": "bytes of flash more than in the baseline",
+    "ram": "bytes of static data, of the largest arena, and of all that persists between steps",
+    "arena": "bytes of the largest arena",
+    "stack": "bytes of the peak stack, as measured in a run",
+    "growth": "bytes of flash beyond those of the baseline",
 }
 
 
@@ -68,7 +68,7 @@ def _parse(table: Any, where: str, nested: bool) -> Budgets:
     operators: dict[str, int] = {}
     targets: dict[str, Budgets] = {}
     for name, value in table.items():
-        if name in _LIMITS:
+        if name in LIMITS:
             limits[name] = _bytes(value, f"{where}.{name}")
         elif name == "operators" and isinstance(value, dict):
             operators |= {op: _bytes(size, f"{where}.operators.{op}") for op, size in value.items()}
@@ -77,7 +77,7 @@ def _parse(table: Any, where: str, nested: bool) -> Budgets:
                 own = f"{where}.targets.{target}"
                 targets[_target_name(target, own)] = _parse(each, own, nested=False)
         else:
-            known = ", ".join((*_LIMITS, "operators", *(("targets",) if nested else ())))
+            known = ", ".join((*LIMITS, "operators", *(("targets",) if nested else ())))
             raise BadInput(f"{where}: nothing is called '{name}'. Choose from {known}.")
     return Budgets(limits, operators, targets)
 

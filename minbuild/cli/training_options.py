@@ -21,7 +21,11 @@ _LOSS_HELP = (
     + "; ".join(f"{n}: {loss.title}" for n, loss in LOSSES.items())
     + "; an .onnx file of your own; none: an output of the model."
 )
-_OPTIMIZER_HELP = "; ".join(f"{n}: {o.title}" for n, o in OPTIMIZERS.items()) + "; none."
+_OPTIMIZER_HELP = (
+    "Optimizer: "
+    + "; ".join(f"{n}: {o.title}" for n, o in OPTIMIZERS.items())
+    + "; an .onnx file with an optimizer model; none."
+)
 
 LOSS, OPTIMIZER, PARAMETERS = "Loss", "Optimizer", "Parameters"  # panels of the help
 LossName = Annotated[str, typer.Option("--loss", metavar="LOSS", help=_LOSS_HELP, rich_help_panel=LOSS)]

@@ -12,8 +12,8 @@ _DECLARED = re.compile(r"^(?:MB_API|static inline) [\w ]+?[ *]+(mb_\w+)\(", re.M
 @dataclass(frozen=True, slots=True)
 class Row:
     """A function of OrtTrainingApi (1.19.2). `c` are functions of trainer.h, `python` names below
-    minbuild.training.api; `part` is what the library must have been built with; `note` says how ours differs, or why
-    there is none."""
+    minbuild.training.api; `component` is what the library must have been built with; `note` says how ours differs, or
+    why there is none."""
 
     ort: str
     c: tuple[str, ...]
@@ -39,7 +39,8 @@ ROWS = (
     Row("EvalStep", ("mb_eval_step",), "Module.__call__", "outputs stay in the session until the next step"),
     Row("SetLearningRate", ("mb_set_learning_rate",), "Optimizer.set_learning_rate"),
     Row("GetLearningRate", ("mb_learning_rate",), "Optimizer.get_learning_rate",
-        "restored from checkpoints by libraries with properties, and in Python"),
+        "restored from checkpoints that a trainer saved with optimizer state; from others by libraries with "
+        "properties, and in Python"),
     Row("OptimizerStep", ("mb_optimizer_step",), "Optimizer.step"),
     Row("RegisterLinearLRScheduler", ("mb_schedule_linear",), "LinearLRScheduler",
         "counts mean what they are called, in Python too"),
@@ -77,6 +78,9 @@ FAILING_TESTS = {
     "test_string_inputs": "it feeds texts; a trainer has no strings. Convert them to numbers before",
 }
 
+# Of columns that are no component.
+_LABELS = {"all of them": "all components", "check-loss": "`--finite-checks loss`"}
+
 
 def declared(header: str) -> tuple[str, ...]:
     """The functions that trainer.h declares."""
@@ -84,8 +88,9 @@ def declared(header: str) -> tuple[str, ...]:
 
 
 def table(header: str, measured: Mapping[str, Mapping[str, int]]) -> str:
-    """Markdown: the rows, the functions of trainer.h beyond them, and the bytes of parts as `measured` by target."""
-    lines = ["| OrtTrainingApi | trainer.h | Python | part | remark |", "|---|---|---|---|---|"]
+    """Markdown: the rows, the functions of the C `header` beyond them, and the bytes of components as `measured` by
+    target."""
+    lines = ["| OrtTrainingApi | trainer.h | Python | component | remark |", "|---|---|---|---|---|"]
     for row in ROWS:
         ours = ", ".join(f"`{name}`" for name in row.c)
         lines.append(
@@ -102,9 +107,12 @@ def table(header: str, measured: Mapping[str, Mapping[str, int]]) -> str:
         "",
     ]
     first = next(iter(measured.values()))
-    parts = ["default", *sorted(first.keys() - {"default"}, key=lambda part: (part == "all of them", part))]
-    lines += ["Bytes that parts add to the shared library of `artifacts/`, as linked:", ""]
-    lines += [f"| target | {' | '.join(parts)} |", f"|---{'|--:' * len(parts)}|"]
+    names = ["default", *sorted(first.keys() - {"default"}, key=lambda name: (name in _LABELS, name))]
+    lines += [
+        "Bytes of the shared library of `artifacts/`, and those that components and a build option add, as linked:",
+        "",
+    ]
+    lines += [f"| target | {' | '.join(_LABELS.get(n, n) for n in names)} |", f"|---{'|--:' * len(names)}|"]
     for target, figures in sorted(measured.items()):
-        lines.append(f"| {target} | {' | '.join(f'{figures[part]:,}' for part in parts)} |")
+        lines.append(f"| {target} | {' | '.join(f'{figures[name]:,}' for name in names)} |")
     return "\n".join(lines) + "\n"

@@ -1,5 +1,5 @@
-"""`python -m minbuild.docgen` rewrites docs/reference and the generated blocks of README.md in a checkout; a test
-fails when one is out of date."""
+"""`python -m minbuild.docgen` rewrites docs/reference and the generated blocks of README.md and docs/guides in a
+checkout; a test fails when one is out of date."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from minbuild.docgen.c_api import c_api_page
 from minbuild.docgen.command_pages import commands_page
 from minbuild.docgen.comparison import comparison_page, readme_table
 from minbuild.docgen.error_codes import errors_page
+from minbuild.docgen.guide_blocks import guide_blocks
 from minbuild.docgen.markdown import HEAD
 from minbuild.docgen.measurements import measurements_page
 from minbuild.docgen.operators import node_tests, operators_page
@@ -31,11 +32,19 @@ _LINES_SHOWN = 12  # of the recorded output, in README.md
 
 
 def documents(root: Path) -> Mapping[Path, str]:
-    """Path -> text of every generated page, and README.md, of the checkout at `root`."""
+    """Path -> text of every generated page, and of README.md and the guides that have generated blocks, of the
+    checkout at `root`."""
     pages = {root / FOLDER / name: HEAD + page() for name, page in _pages(root).items()}
-    readme = root / "README.md"
-    blocks = {"output": lambda: _output(root), "comparison": lambda: readme_table(root)}
-    return pages | {readme: _BLOCK.sub(lambda m: m[1] + blocks[m[2]]() + m[3], readme.read_text("utf-8"))}
+    blocks = {
+        "output": lambda: _output(root),
+        "comparison": lambda: readme_table(root),
+        **guide_blocks(root),
+    }
+    for path in (root / "README.md", *sorted((root / "docs/guides").glob("*.md"))):
+        text = path.read_text("utf-8")
+        if _BLOCK.search(text):
+            pages[path] = _BLOCK.sub(lambda m: m[1] + blocks[m[2]]() + m[3], text)
+    return pages
 
 
 def _output(root: Path) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from minbuild.cli.introspection import CommandHelp, ParameterHelp, command_line
 from minbuild.docgen.markdown import cell, code, table
 from minbuild.options.build_options import table as build_options
 
 _HEAD = """# Commands
 
-`minbuild COMMAND --help` prints the same on the terminal. `python -m minbuild` is the same program.
+`minbuild COMMAND --help` prints the same on the terminal, and for `minbuild reduce` the [build options](options.md) as
+well. `python -m minbuild` is the same program.
 
 """
+_CODE = " " * 4  # before the lines of commands and files
 _BUILD = "Options that control how the library is built are listed in [build options](options.md).\n"
 
 
@@ -22,7 +26,8 @@ def commands_page() -> str:
 
 
 def _section(command: CommandHelp) -> str:
-    built = {f"--{option.key}" for option in build_options()}
+    # Other commands that take such an option describe it and its default themselves.
+    built = {f"--{option.key}" for option in build_options()} if command.name == "reduce" else set()
     own = [p for p in command.parameters if p.names[0] not in built]
     panels = dict.fromkeys(p.panel for p in own)
     parts = [f"\n## minbuild {command.name}\n\n{_html_safe(command.help)}\n"]
@@ -31,7 +36,14 @@ def _section(command: CommandHelp) -> str:
         parts.append(f"\n**{panel}**\n\n{table(['name', 'value', 'meaning'], rows)}")
     if len(own) < len(command.parameters):
         parts.append(f"\n{_BUILD}")
-    return "".join(parts)
+    return "".join((*parts, *map(_paragraph, command.epilog.split("\n\n") if command.epilog else ())))
+
+
+def _paragraph(text: str) -> str:
+    """A paragraph of what the help ends with: indented lines are code, the word at its head is a title."""
+    if text.startswith(_CODE):
+        return f"\n```text\n{textwrap.dedent(text)}\n```\n"
+    return f"\n**{text}**\n" if text == "Examples" else f"\n{_html_safe(text)}\n"
 
 
 def _row(parameter: ParameterHelp) -> list[str]:

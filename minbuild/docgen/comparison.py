@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
 
-from minbuild.docgen.markdown import table
+from minbuild.docgen.markdown import recorded_rows, table
+from minbuild.toolchain.targets import proven_targets
 
 _HEAD = """# Comparison
 
@@ -46,12 +47,16 @@ _ROWS = (
         "portable kernels 1,618,464 bytes.",
     ),
 )
+_CHIPS = sorted(
+    (name.removeprefix("cortex-").upper() for name in proven_targets() if name.startswith("cortex-")),
+    key=lambda chip: int("".join(filter(str.isdigit, chip))),
+)
 _CAPABILITIES = (
     ("optimizers", "AdamW, SGD", "SGD", "AdamW, Adam, SGD, momentum, Adagrad, RMSprop, own rules"),
     ("maintained training", "withdrawn after 1.19.2", "experimental", "yes"),
-    ("microcontrollers", "no", "inference only", "Cortex-M4F, M7"),
+    ("microcontrollers", "no", "inference only", f"Cortex-{', '.join(_CHIPS)}"),
     ("checkpoint", "with optimizer state", "weights only", "ONNX Runtime's, with optimizer state"),
-    ("proof of the shipped binary", "no", "no", "identical bits, at every build"),
+    ("proof of the shipped binary", "no", "no", "identical bits at every build, or NOT PROVEN"),
 )
 _CAPABILITY_NOTE = """
 ## Capabilities
@@ -102,11 +107,8 @@ def comparison_page(root: Path) -> str:
 
 def _times(root: Path) -> str:
     """The time of a training step beside ONNX Runtime's, geometric means over small models and over large networks."""
-    recorded = (root / "reports/baseline/speed.md").read_text("utf-8").splitlines()
-    cells = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in recorded if line.startswith("|")
-    ]
-    small = [float(row[2]) / float(row[3]) for row in cells[2:]]
+    recorded = recorded_rows((root / "reports/baseline/speed.md").read_text("utf-8"))
+    small = [float(row[2]) / float(row[3]) for row in recorded]
     measured = json.loads((root / "reports/baseline/large.json").read_text("utf-8"))
     own = [row for row in measured if row["threads"] == 1 and "ort" in row and ":" not in row["net"]]
     large = [row["ort"] / row["ours"] for row in own]

@@ -1,4 +1,4 @@
-"""Markdown that generators share: tables, escaping, the line at the head of a generated file."""
+"""Markdown that generators share: tables, written and read, escaping, the line at the head of a generated file."""
 
 from __future__ import annotations
 
@@ -27,3 +27,9 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], align: str = "") -
 def code(text: str) -> str:
     """Text in the type of code, inside of a table."""
     return f"`{text}`".replace("|", "\\|")
+
+
+def recorded_rows(text: str) -> list[list[str]]:
+    """The cells of the rows of the table in a recorded page, without its head."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]

@@ -7,7 +7,7 @@ from pathlib import Path
 _HEAD = """# Measurements
 
 Every table was recorded by the command above it and is not edited. Sizes are exact and reproducible; times were taken
-on a shared machine, so compare ratios within one table only. The first ten cases are those of `tests/golden/`, the
+on a shared machine, so compare ratios within one table only. The first {golden} cases are those of `tests/golden/`, the
 others were exported by ONNX Runtime's own tool.
 
 """
@@ -54,7 +54,8 @@ _SECTIONS = (
 
 def measurements_page(root: Path) -> str:
     """Markdown: all recorded tables of the checkout at `root`."""
-    parts = [_HEAD]
+    golden = len(list((root / "tests" / "golden").glob("*/reference.npz")))
+    parts = [_HEAD.format(golden=golden)]
     for title, script, table, text in _SECTIONS:
         recorded = (root / "reports" / "baseline" / table).read_text("utf-8")
         if recorded.startswith("# "):  # a page of its own: the section has its title

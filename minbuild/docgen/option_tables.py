@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from minbuild.analysis.budgets import LIMITS, WARN_AT
+from minbuild.docgen.markdown import row
 from minbuild.options.build_options import DEFAULT, PROFILES, table
 from minbuild.options.option_row import BuildOption
 
@@ -21,7 +23,7 @@ _HEAD = f"""# Build options
 
 What goes into a library and how it is made is chosen by a profile, and by every build option by itself: on the
 command line (`minbuild reduce --profile smallest --unwind-tables on`), or in settings. The command line wins over
-settings, settings win over the profile, and without one that is {DEFAULT}. Every report tells the build options in
+settings, settings win over the profile, and without one that is {DEFAULT}. Every report lists the build options in
 force.
 
 """
@@ -37,10 +39,35 @@ _SETTINGS = """
 ## Settings
 
 They stand in `minbuild.toml`, or in `[tool.minbuild]` of `pyproject.toml`, beside the artifacts or in their folder, or
-in the file that `--settings` names. Paths are seen from the folder of that file. Everything that is wrong in it is told
-at once.
+in the file that `--settings` names. Paths are seen from the folder of that file. All errors in it are reported
+together.
 
 """
+
+BUDGET_EXAMPLE = """[budgets]
+flash = "24 KiB"
+ram = 65536
+
+[budgets.operators]
+Conv = "4 KiB"
+
+[budgets.targets.cortex-m4f]
+flash = "16 KiB"
+"""
+_BUDGETS = f"""
+## Budgets
+
+Above a limit of the table `budgets`, `minbuild reduce` ends with exit code 5 and names what grew or what is largest;
+from {WARN_AT:.0%} of it on, it prints a note. A size is a number of bytes, or a text such as "64 KiB".
+[Keep to a size budget in CI](../guides/ci-budgets.md) is the guide.
+
+| key | limit, on every target |
+|---|---|
+"""
+_TABLES = (
+    ("operators", "a table: bytes of the code of single operators, by name"),
+    ("targets", "a table of such tables, by target: their limits replace those for every target"),
+)
 
 
 def summary() -> str:
@@ -60,9 +87,11 @@ def document(keys: Mapping[str, str], measured: str) -> str:
         DEFAULT,
         *(p for p in PROFILES if p != DEFAULT),
         "what it chooses",
-        "cost of the least",
+        "cost of the smallest value",
     ]
-    settings = [f"| `{key}` | {allowed} |" for key, allowed in keys.items()]
+    linked = {**keys, "budgets": "a table: [budgets](#budgets)"}
+    settings = [row((f"`{key}`", allowed)) for key, allowed in linked.items()]
+    limits = [row((f"`{key}`", limit)) for key, limit in (*LIMITS.items(), *_TABLES)]
     return "".join(
         (
             _HEAD,
@@ -74,7 +103,11 @@ def document(keys: Mapping[str, str], measured: str) -> str:
             _example(),
             "\n| key | value |\n|---|---|\n",
             "\n".join(settings),
-            f"\n\n## Profiles, measured\n\n{measured}",
+            "\n",
+            _BUDGETS,
+            "\n".join(limits),
+            f"\n\n```toml\n{BUDGET_EXAMPLE}```\n",
+            f"\n## Profiles, measured\n\n{measured}",
         )
     )
 
