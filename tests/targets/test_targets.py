@@ -6,8 +6,10 @@ python -m pytest -m targets -n 2 --dist loadgroup tests/targets      needs qemu-
 from __future__ import annotations
 
 import functools
+import shutil
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from case_sets import SHARED  # noqa: E402
 from packed_model import PACKED, packed_artifacts  # noqa: E402
 from quantized_nets import artifact_set  # noqa: E402
 
+from minbuild import assets  # noqa: E402
 from minbuild.codegen.library_builder import BuiltLibrary, build_checked  # noqa: E402
 from minbuild.options.plan_options import PlanOptions  # noqa: E402
 from minbuild.planning.compile import compile_model  # noqa: E402
@@ -27,6 +30,7 @@ from minbuild.planning.compiled_model import CompiledModel, with_dense_plans  # 
 from minbuild.planning.kernel_selection import contents_of  # noqa: E402
 from minbuild.planning.plan_encoding import dense_form  # noqa: E402
 from minbuild.toolchain import find_emulator, find_toolchain, host_target, parse_target, why_not_run  # noqa: E402
+from minbuild.toolchain.targets import _TABLE  # noqa: E402
 from minbuild.verify.cross_target import Baseline, prove_foreign  # noqa: E402
 
 pytestmark = pytest.mark.targets
@@ -150,4 +154,29 @@ def test_computes_the_same(case: str, target: str) -> None:
     found = prove_foreign(baseline_of(case), library_of(case, target), wanted, find_toolchain())
     print(f"{case} {target}: {found.text}")
     assert found.proven and found.steps > 10 and found.stack is not None
+    assert found.step is None or found.step.units < 1
+
+
+# QEMU's board with the Cortex-M33 of AN505: secure addresses, from which it starts, and memory behind them.
+M33 = """MEMORY {
+  CODE : ORIGIN = 0x10000000, LENGTH = 4M
+  FAST : ORIGIN = 0x38000000, LENGTH = 2M
+  LARGE : ORIGIN = 0x80000000, LENGTH = 16M
+}
+INCLUDE host_semihosting.inc
+"""
+
+
+@pytest.mark.xdist_group("artifacts")
+def test_a_cortex_m33_executes_the_code_of_the_m4f(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docs/guides/targets.md promises to its boards."""
+    library, here, root = library_of("artifacts", "cortex-m4f"), baseline_of("artifacts"), assets.root
+    shutil.copytree(root("templates"), tmp_path / "templates")
+    (tmp_path / "templates/verify/mps2-an505.ld").write_text(M33)
+    places = {"templates": tmp_path / "templates"}
+    monkeypatch.setattr(assets, "root", lambda kind: places.get(kind) or root(kind))
+    traits = replace(parse_target("cortex-m4f").traits, machine="mps2-an505")
+    monkeypatch.setitem(_TABLE, "cortex-m4f", traits)
+    found = prove_foreign(here, library, parse_target("cortex-m4f"), find_toolchain())
+    assert found.proven and found.steps > 10
     assert found.step is None or found.step.units < 1
