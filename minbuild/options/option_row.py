@@ -22,7 +22,8 @@ class BuildOption:
     says whether more than one may be, `sized` whether a number of bytes may stand in their place. `neutral` is what a
     build has that does nothing for size; `effect` what the waterfall says of anything else, "" where that is not there
     to save bytes. `min_size` is what makes the smallest library and `tradeoff` what is given up for it, "" where that
-    is not worth proposing. `profiles` are the values that differ from those of the default profile."""
+    is not worth proposing; `proposal` is its name among suggestions, "" where `effect` is. `profiles` are the values
+    that differ from those of the default profile."""
 
     name: str  # of the field
     values: tuple[str, ...]
@@ -38,6 +39,12 @@ class BuildOption:
     profiles: Mapping[str, Value]
     numbers: tuple[int, int] | None = None  # the least and the largest number that may stand for a word
     names: str = ""  # what may be named, where there are no values
+    proposal: str = ""
+
+    @property
+    def title(self) -> str:
+        """Its name among suggestions."""
+        return self.proposal or self.effect
 
     @property
     def key(self) -> str:
@@ -96,6 +103,7 @@ def choice(
     effect: str = "",
     min_size: Value | None = None,
     tradeoff: str = "",
+    proposal: str = "",
     multiple: bool = False,
     sized: bool = False,
     numbers: tuple[int, int] | None = None,
@@ -106,7 +114,7 @@ def choice(
     values, or all of them where several may be chosen; `neutral` and `min_size` are the default unless given; a
     number among `numbers` may stand for a value; without `values`, `names` describes what may be named. `values` are
     the names of the values, `description` is the help text, `stage` the part of a build that reads the option;
-    `effect`, `tradeoff`, `multiple`, `sized` and `profiles` are fields of `BuildOption`."""
+    `effect`, `tradeoff`, `proposal`, `multiple`, `sized` and `profiles` are fields of `BuildOption`."""
     first: Value = (values if multiple else values[0]) if default is None else default
     row: dict[str, Any] = {
         "numbers": numbers,
@@ -120,4 +128,5 @@ def choice(
     }
     row |= {"default": first, "neutral": first if neutral is None else neutral, "effect": effect}
     row |= {"min_size": first if min_size is None else min_size, "tradeoff": tradeoff}
+    row |= {"proposal": proposal}
     return field(default=first, metadata=row)

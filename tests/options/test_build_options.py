@@ -25,6 +25,7 @@ from minbuild.options.build_options import (
     ON,
     BuildOptions,
     in_profile,
+    table,
 )
 from minbuild.planning.compile import compile_model
 from minbuild.planning.compiled_model import CompiledModel
@@ -298,6 +299,19 @@ def test_the_smallest_profile_loses_nothing_that_a_trainer_can_do(model: Compile
     assert smallest.lto == ON
     assert len(built(model, lto=ON).built.shared) < len(built(model, lto=OFF).built.shared)
     assert {o.how for o in advisor.candidates() if o.how.startswith("--")} == kept
+
+
+def test_every_suggestion_has_a_name(model: CompiledModel) -> None:
+    proposed = [option for option in table() if option.tradeoff]
+    # None of the options is at its smallest: each is proposed.
+    others = {o.name: next(v for v in o.values if v != o.min_size) for o in proposed}
+    chosen = BuildOptions(**others)
+    contents = contents_of([model], build_options=chosen)
+    advisor = SuggestionPlanner((model,), contents, ExtraRequirements(), chosen)
+    names = {candidate.how: candidate.title for candidate in advisor.candidates()}
+    assert {f"--{o.key} {o.min_size}" for o in proposed} <= set(names)
+    assert all(names.values()) and len(set(names.values())) == len(names)
+    assert "avx512" not in chosen.savings  # and it is no step of the waterfall
 
 
 def test_several_libraries_at_once_are_those_one_by_one(model: CompiledModel) -> None:

@@ -218,7 +218,7 @@ class SuggestionPlanner:
             contents = self._contents(self.models, build_options)
             how = f"--{option.key} {option.min_size}"
             yield Candidate(
-                option.effect,
+                option.title,
                 changes=option.tradeoff,
                 how=how,
                 models=self.models,
