@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from minbuild.analysis.measure import measure
+from minbuild.analysis.session_memory import session_memory
 from minbuild.analysis.target_result import TargetResult, WhatIfResults
 from minbuild.analysis.whatif.runner import run_what_if
 from minbuild.codegen.atomic_write import check_destination, write_package
@@ -195,7 +196,10 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     times = time_all(builder, models, pairs) if request.time else (None,) * len(pairs)
     models = with_measured_prices(builder, models, pairs) if request.time else models
     progress.stage("Measuring")
-    results = [TargetResult(*found) for found in zip(pairs, verifications, what_if, times, strict=True)]
+    sessions = [session_memory(planned, p.trimmed.sources, p.target, toolchain) for p in pairs]
+    results = [
+        TargetResult(*found) for found in zip(pairs, verifications, what_if, times, sessions, strict=True)
+    ]
     report = replace(
         measure(models, results, notes),
         build_options=tuple(build_options.as_text.items()),

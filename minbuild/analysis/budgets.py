@@ -20,7 +20,7 @@ LIMITS = {
     "flash": "allocated bytes of the library",
     "file": "bytes of the library's file",
     "download": "bytes of the library after gzip -9",
-    "ram": "bytes of static data, of the largest arena, and of all that persists between steps",
+    "ram": "bytes of static data and of a session: the largest arena, what persists, tables and stacks of threads",
     "arena": "bytes of the largest arena",
     "stack": "bytes of the peak stack, as measured in a run",
     "growth": "bytes of flash beyond those of the baseline",
@@ -133,7 +133,7 @@ def _judge(
         if name == "stack":
             reason = _stack_reason(target, before)
         elif name in ("ram", "arena"):
-            reason = _memory_reason(new, old, name)
+            reason = _memory_reason(new, old, name, target)
         else:
             reason = _code_reason(target, new, old)
         yield from _verdict(f"{target.target}: {name}", used[name], limit, reason)
@@ -194,13 +194,13 @@ def _stack_reason(target: TargetFigures, before: TargetFigures | None) -> str:
     return f"grew by {grown:,} bytes" if grown > 0 else "the report says which call it is in"
 
 
-def _memory_reason(new: SizeRecord, old: SizeRecord | None, name: str) -> str:
+def _memory_reason(new: SizeRecord, old: SizeRecord | None, name: str, target: TargetFigures) -> str:
     if old is not None:
         grown = [f"{c.name.lower()} by {c.delta:,}" for c in compare(old, new).memory if c.delta > 0]
         return f"grew: {', '.join(grown[:3])}" if grown else "nothing grew since the baseline"
     parts = {f"arena of {graph}": size for graph, size in new.arenas.items()}
     if name == "ram":
-        parts |= new.persistent
+        parts |= {**new.persistent, "session": target.session}
     largest = sorted(parts.items(), key=lambda part: -part[1])[:2]
     sizes = ", ".join(f"{symbol} {size}" for symbol, size in new.sizes.items())
     return f"largest: {', '.join(f'{n} {s:,}' for n, s in largest)}" + (f" at {sizes}" if sizes else "")

@@ -14,7 +14,9 @@ from minbuild import ir as model
 from minbuild.analysis.attribution import Attribution, Piece, attribute
 from minbuild.analysis.categories import short
 from minbuild.analysis.memory_regions import regions_of, static_of
+from minbuild.analysis.session_memory import arenas_of, smaller_of
 from minbuild.analysis.target_result import TargetResult
+from minbuild.codegen.library_builder import BuiltLibrary
 from minbuild.codegen.package_layout import library_path
 from minbuild.ir.dims import evaluate, product
 from minbuild.ir.mapped import sha256_of
@@ -55,8 +57,9 @@ def measure(
 ) -> SizeReport:
     """The report on all targets, one of `results` for each, for `models` by their names, with further `notes`. Raises
     ToolchainFailed when a file's bytes cannot all be attributed."""
-    facts = tuple(_facts(name, compiled, notes) for name, compiled in models.items())
-    if results[0].libraries.trimmed.compiled:
+    trimmed = results[0].libraries.trimmed
+    facts = tuple(_facts(name, compiled, notes, trimmed) for name, compiled in models.items())
+    if trimmed.compiled:
         facts = tuple(replace(each, plan_bytes=0) for each in facts)
     uses = [_uses(compiled, f"{name}: " if len(models) > 1 else "") for name, compiled in models.items()]
     stems = sorted({stem for each in uses for stem in each})
@@ -64,24 +67,24 @@ def measure(
     phases = uses_of((compiled.artifacts, compiled.plan) for compiled in models.values())
     if len(facts) == 1:
         return build_report(facts[0], together, results, phases)
-    whole = total_figures(facts, len(results[0].libraries.trimmed.kernels))
+    whole = total_figures(facts, len(trimmed.kernels))
     return replace(build_report(whole, together, results, phases), models=facts)
 
 
-def _facts(name: str, compiled: CompiledModel, notes: tuple[str, ...]) -> ModelReport:
+def _facts(name: str, compiled: CompiledModel, notes: tuple[str, ...], library: BuiltLibrary) -> ModelReport:
     return ModelReport(
         name=name,
         minbuild=__version__,
         files=tuple(sorted(compiled.artifacts.digests.items())),
         sizes=tuple(compiled.largest.items()),
-        arenas=compiled.arenas,
-        persistent=persistent_of(compiled.plan),
+        arenas=arenas_of(compiled, library.compiled),
+        persistent=persistent_of(compiled.plan, library.rolls_back),
         plan_bytes=len(compiled.plan_bytes),
         checkpoint_bytes=len(compiled.initial_checkpoint),
         kernels=len(compiled.plan.kernels),
         full_kernels=len(compiled.registry.all_kernels()),
         notes=(*compiled.artifacts.notes, *notes),
-        smaller=compiled.smaller,
+        smaller=smaller_of(compiled, library.compiled),
         tensors=tensors_of(compiled),
         ram_price=compiled.ram_price,
     )
@@ -162,20 +165,22 @@ def uses_by_stem(plan: model.Plan, graphs: Iterable[model.Graph]) -> dict[str, t
     return {stem: tuple(names) for stem, names in sorted(found.items())}
 
 
-def persistent_of(plan: model.Plan) -> Persistent:
-    """Bytes of the plan's persistent region by what they hold; padding and counters are `other`."""
+def persistent_of(plan: model.Plan, rolls_back: bool = True) -> Persistent:
+    """Bytes of the persistent region of `plan` by what they hold; padding, counters and, where a session `rolls_back`
+    failed calls, the copy for that are `other`."""
     sizes = dict.fromkeys(model.Role, 0)
     for parameter in plan.parameters:
         tensor = plan.tensors[parameter.tensor]
         sizes[parameter.role] += evaluate(product(list(tensor.shape)), {}) * tensor.element.size
     trained, moments = plan.trainable_bytes, plan.moment_bytes
     state = sizes[model.Role.BUFFER]
+    copy = plan.rollback_bytes if rolls_back else 0
     return Persistent(
         parameters=trained,
         gradients=plan.gradient_bytes,
         optimizer=moments,
         state=state,
-        other=plan.persistent_bytes + plan.rollback_bytes - trained - plan.gradient_bytes - moments - state,
+        other=plan.persistent_bytes + copy - trained - plan.gradient_bytes - moments - state,
         frozen=sizes[model.Role.FROZEN],
     )
 
@@ -233,7 +238,7 @@ def _target_report(
         rows=rows,
         sections=_sections(full.binary, trimmed.binary),
         static=static,
-        ram=static.total + max((a.peak for a in facts.arenas), default=0) + facts.persistent.total,
+        ram=static.total + facts.arena + facts.persistent.total + result.session.total,
         exports=trimmed.binary.exports,
         imports=trimmed.binary.imports,
         verification=result.verification,
@@ -246,6 +251,7 @@ def _target_report(
         suggestions=what_if.suggestions,
         types=types_of(trimmed.kernels, full.kernels),
         regions=regions_of(full.binary, trimmed.binary),
+        session=result.session,
         timing=result.times.timing if result.times else None,
     )
 

@@ -55,6 +55,7 @@ def _target(target: Mapping[str, Any]) -> TargetFigures:
         static=int(target["static"]["total"]),
         entries=tuple(entries),
         stack=int(stack["peak"]) if stack else None,
+        session=int(target.get("session", {}).get("total", 0)),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from minbuild.codegen.library_builder import TrimmedAndFull
 from minbuild.ir.operator_times import OperatorTimes
-from minbuild.ir.size_report import Bar, Suggestion, Verification
+from minbuild.ir.size_report import Bar, SessionMemory, Suggestion, Verification
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,11 @@ class WhatIfResults:
 
 @dataclass(frozen=True, slots=True)
 class TargetResult:
-    """One target: its trimmed and its full library, what verification found, sizes of variants, and times of operators
-    where these were asked for."""
+    """One target: its trimmed and its full library, what verification found, sizes of variants, times of operators
+    where these were asked for, and memory of a session's own."""
 
     libraries: TrimmedAndFull
     verification: Verification | None = None
     what_if: WhatIfResults = WhatIfResults()  # noqa: RUF009 (frozen)
     times: OperatorTimes | None = None
+    session: SessionMemory = SessionMemory()  # noqa: RUF009 (frozen)

@@ -44,6 +44,17 @@ def compile_plan(
     return _compiler(plan, kernels, kernel_names, straight).values()
 
 
+def temporaries_of(plan: FileBytes, sizes: Sequence[int]) -> int | None:
+    """The bytes of temporaries of a library that has `plan` compiled in, at `sizes` of the free dimensions in order:
+    with one of them a bound, as roundings are counted up; None where they are those of the plan. Raises
+    Unsupported."""
+    if len(sizes) != 1:
+        return None
+    tables = decode_plan(plan)
+    peak = place_of(amounts_of(tables["exprs"].tolist())[int(tables["arena"])])
+    return -(-peak.free * sizes[0] // 16) * 16 + peak.fixed
+
+
 def straight_steps_of(
     plan: FileBytes, kernels: Sequence[Kernel], straight: Collection[str]
 ) -> list[StraightStep]:

@@ -15,7 +15,7 @@ from minbuild.ir import Binary, Kernel
 from minbuild.ir.mapped import FileBytes
 from minbuild.ops import Registry
 from minbuild.options.build_options import AUTO, OFF
-from minbuild.planning.library_contents import ALIKE, LibraryContents, full_contents
+from minbuild.planning.library_contents import ALIKE, ROLLBACK, LibraryContents, full_contents
 from minbuild.toolchain import BuildJob, BuildOutput, Builds, Target, Toolchain, check_link
 
 
@@ -28,6 +28,7 @@ class BuiltLibrary:
     kernels: tuple[Kernel, ...]
     sources: Mapping[str, bytes]
     compiled: bool = False  # whether the plan is compiled in
+    rolls_back: bool = True  # whether sessions hold a copy of what a failed call restores
 
     def plan_for(self, plan: FileBytes) -> FileBytes:
         """The bytes that a session is given of a plan: none where the library has it."""
@@ -132,7 +133,8 @@ def build_checked(
         imports=binary.imports,
     )
     sources = emit_sources(contents, registry)
-    return BuiltLibrary(built, binary, contents.kernels, sources, contents.compiled)
+    rolls_back = ROLLBACK in contents.safety
+    return BuiltLibrary(built, binary, contents.kernels, sources, contents.compiled, rolls_back=rolls_back)
 
 
 def _given(

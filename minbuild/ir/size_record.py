@@ -30,6 +30,7 @@ class TargetFigures:
     static: int
     entries: tuple[Entry, ...]
     stack: int | None = None  # the deepest; None where it was not measured
+    session: int = 0  # tables and stacks of threads; 0 in figures of before they were counted
 
 
 @dataclass(frozen=True, slots=True)

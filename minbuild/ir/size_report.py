@@ -159,6 +159,18 @@ class Static:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionMemory:
+    """RAM of a session besides what persists and temporaries: its tables, with padding, and stacks of threads."""
+
+    tables: int = 0
+    stacks: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.tables + self.stacks
+
+
+@dataclass(frozen=True, slots=True)
 class LiveTensor:
     """A tensor or scratch memory in the arena at its peak: the node that writes it, the phase of that node,
     and bytes."""
@@ -308,7 +320,7 @@ class TargetReport:
     rows: tuple[Row, ...]
     sections: tuple[SectionRow, ...]
     static: Static
-    ram: int  # static, the largest arena and the persistent region together
+    ram: int  # static, the largest arena, the persistent region and the session's own together
     exports: tuple[str, ...]
     imports: tuple[str, ...]
     verification: Verification | None
@@ -321,6 +333,7 @@ class TargetReport:
     suggestions: tuple[Suggestion, ...] = ()  # largest saving first; empty where it was left out
     types: tuple[TypeRow, ...] = ()  # of all kernel files
     regions: tuple[Region, ...] = ()  # their bytes add up to those of the sections
+    session: SessionMemory = SessionMemory()  # noqa: RUF009 (frozen)
     timing: Timing | None = None  # where times of operators were asked for
 
     @property

@@ -29,6 +29,7 @@ def as_dict(report: SizeReport) -> dict[str, Any]:
             entry["timing"]["graphs"] = dict(target.timing.graphs)
         entry["files"] = dict(target.files)
         entry["static"]["total"] = target.static.total
+        entry["session"]["total"] = target.session.total
         if target.stack:
             entry["verification"]["stack"] = {
                 "calls": dict(target.stack.calls),

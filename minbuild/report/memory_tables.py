@@ -28,9 +28,16 @@ def memory(facts: ModelReport, target: TargetReport) -> Table:
         Line(("State", p.state, "running statistics" if p.parameters else "what training steps update")),
         Line(("Counters and padding", p.other, "")),
         Line(("Persistent", p.total, ""), "sum"),
+        Line(("Session's own tables", target.session.tables, "and padding")),
+        *(
+            (Line(("Stacks of threads", target.session.stacks, "besides the caller's")),)
+            if target.session.stacks
+            else ()
+        ),
+        Line(("One session", target.ram - target.static.total, "the result of mb_arena_size"), "sum"),
         Line(("Static: initialised data", target.static.data, ".data")),
         Line(("Static: zeroed data", target.static.bss, ".bss")),
-        Line(("RAM", target.ram, "largest arena + persistent + static"), "total"),
+        Line(("RAM", target.ram, "one session + static"), "total"),
         *_stack(target),
         Line(("Frozen parameters", p.frozen, "read in place from the checkpoint")),
         Line(("Plan file", facts.plan_bytes, "read in place")),

@@ -36,7 +36,7 @@ def headline(report: SizeReport, target: TargetReport) -> tuple[Fact, ...]:
             target.ram,
             "B",
             f"{_at(facts)}arena {facts.arena:,} B, persistent {facts.persistent.total:,} B, "
-            f"static {target.static.total:,} B",
+            f"session {target.session.total:,} B, static {target.static.total:,} B",
         ),
         *(
             Fact(f"RAM at {s.symbol} {s.size}", ram_at(report, target, s), "B", f"arena {s.arena:,} B")

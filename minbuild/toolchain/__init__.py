@@ -52,6 +52,7 @@ __all__ = [
     "build_all",
     "build_library",
     "build_program",
+    "compile_source",
     "check_link",
     "find_emulator",
     "find_toolchain",
@@ -214,6 +215,22 @@ def build_program(
             program = toolchain.program(sources, archive, target, workspace, libc=libc)
         cache.put(key, program)
     return program
+
+
+def compile_source(sources: Sources, target: Target, toolchain: Toolchain) -> bytes:
+    """The object of the one C++ source among `sources`, contents by path, which has machine code and data for `target`
+    and not what a link optimises; or an archive around it. `toolchain` compiles. Raises ToolchainFailed."""
+    sources = checked(sources)
+    cache = user_cache()
+    key = _key("object", toolchain, target, sources)
+    with _full_disk(cache):
+        found = cache.get(key)
+        if found is not None:
+            return found
+        with build_folder(cache, 1, None) as workspace:
+            made = toolchain.compile(sources, target, workspace)
+        cache.put(key, made)
+    return made
 
 
 # Raised whenever the same key would stand for other bytes: 2 since unstripped modules have another name inside.

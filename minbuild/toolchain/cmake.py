@@ -26,6 +26,14 @@ add_executable(program {sources})
 target_include_directories(program PRIVATE include src)
 target_link_libraries(program PRIVATE ${{CMAKE_SOURCE_DIR}}/libminbuild.a {static})
 """
+# Without link-time optimisation, whatever the toolchain file has: the object holds machine code and data.
+_OBJECT = """cmake_minimum_required(VERSION 3.13)
+project(object CXX)
+set(CMAKE_CXX_STANDARD 17)
+add_library(object STATIC {source})
+target_include_directories(object PRIVATE include src)
+target_compile_options(object PRIVATE -fno-lto)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +55,7 @@ class CMake:
             str(self.file),
             *self._configure(target, "package", "build"),
             _PROGRAM,
+            _OBJECT,
             self.build_options.strip,
         )
 
@@ -114,6 +123,16 @@ class CMake:
         workspace.run("cmake", self._configure(target, "program", "build-program"), _CURE, self.path)
         workspace.run("cmake", ("cmake", "--build", "build-program"), _CURE, self.path)
         return _find(workspace.folder / "build-program", ("program", "program.exe")).read_bytes()
+
+    def compile(self, sources: Sources, target: Target, workspace: BuildFolder) -> bytes:
+        """As `Toolchain.compile`: a static library of the one source among `sources` for `target`, made in
+        `workspace`."""
+        (source,) = (name for name in sources if name.endswith(".cc"))
+        listing = {"CMakeLists.txt": _OBJECT.format(source=source).encode()}
+        workspace.write({f"object/{name}": data for name, data in {**sources, **listing}.items()})
+        workspace.run("cmake", self._configure(target, "object", "build-object"), _CURE, self.path)
+        workspace.run("cmake", ("cmake", "--build", "build-object"), _CURE, self.path)
+        return _find(workspace.folder / "build-object", ("libobject.a", "object.lib")).read_bytes()
 
     def links_without_libc(self, target: Target) -> bool:
         return False

@@ -170,6 +170,12 @@ class Toolchain(Protocol):
         start-up code and all that they need of a C library. Raises ToolchainFailed."""
         ...
 
+    def compile(self, sources: Sources, target: Target, workspace: BuildFolder) -> bytes:
+        """Compile a source as for a library, and link nothing. `sources` are contents by path, one of them in C++ and
+        all others headers, `target` is the machine, `workspace` a folder for objects. The bytes are those of the
+        object, without link-time optimisation, or of an archive around it. Raises ToolchainFailed."""
+        ...
+
     def links_without_libc(self, target: Target) -> bool:
         """True if programs for `target` can be linked without a C library, which would have to be built first."""
         ...

@@ -155,6 +155,12 @@ class Driver:
         self._run((*base, *static, "-s", dead, *objects, "libminbuild.a", "-o", "program"), workspace)
         return workspace.read("program")
 
+    def compile(self, sources: Sources, target: Target, workspace: BuildFolder) -> bytes:
+        """As `Toolchain.compile`: the object of the one source among `sources` for `target`, made in `workspace`."""
+        call = self._compile(target, BuildOptions())
+        (made,) = compile_objects(sources, lambda unit: call, self, workspace, self._program)
+        return workspace.read(made)
+
     def links_without_libc(self, target: Target) -> bool:
         return False
 

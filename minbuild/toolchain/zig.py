@@ -186,6 +186,12 @@ class Zig:
         self._run(link, workspace)
         return workspace.read("program")
 
+    def compile(self, sources: Sources, target: Target, workspace: BuildFolder) -> bytes:
+        """As `Toolchain.compile`: the object of the one source among `sources` for `target`, made in `workspace`."""
+        call = compile_command(target, "c++", BuildOptions())
+        (made,) = compile_objects(sources, lambda unit: call, self, workspace, self._program)
+        return workspace.read(made)
+
     def links_without_libc(self, target: Target) -> bool:
         return (
             target.traits.os == "linux"

@@ -245,6 +245,11 @@ def test_advice_drops_what_was_asked_for() -> None:
 
 
 @pytest.mark.usefixtures("all_of_it")
+def test_without_rollback_a_session_has_no_copy(model: CompiledModel) -> None:
+    assert 0 < advice(model)["no rollback of failed calls"].ram <= model.plan.rollback_bytes
+
+
+@pytest.mark.usefixtures("all_of_it")
 def test_without_evaluation_the_plan_is_smaller(tmp_path: Path, model: CompiledModel) -> None:
     told = advice(model)["training without evaluation"]
     for path in (GOLDEN / FREE).iterdir():

@@ -66,6 +66,9 @@ def numbers_of_json(report: SizeReport) -> list[tuple[str, str]]:
             pairs += [(r["title"], v) for v in r.values() if isinstance(v, int)]
         pairs += [
             ("RAM", entry["ram"]),
+            ("Session's own tables", entry["session"]["tables"]),
+            ("Stacks of threads", entry["session"]["stacks"]),
+            ("One session", entry["ram"] - entry["static"]["total"]),
             ("Peak stack", entry["verification"]["stack"]["peak"]),
             ("RAM and stack", entry["ram"] + entry["verification"]["stack"]["peak"]),
             *((f"Stack: {call}", size) for call, size in entry["verification"]["stack"]["calls"].items()),

@@ -14,6 +14,7 @@ from minbuild.ir.size_report import (
     Region,
     Row,
     SectionRow,
+    SessionMemory,
     SizeReport,
     Sizes,
     Stack,
@@ -92,7 +93,8 @@ def make_target(name: str = "x86_64-linux-gnu", growth: int = 0) -> TargetReport
         rows=rows,
         sections=sections,
         static=Static(16, 256),
-        ram=272 + 310_272 + 712_440,
+        ram=272 + 310_272 + 712_440 + 66_640,
+        session=SessionMemory(1_104, 65_536),
         exports=("mb_create", "mb_train_step"),
         imports=(),
         verification=Verification(

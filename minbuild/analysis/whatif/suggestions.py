@@ -8,6 +8,7 @@ from shlex import quote
 from typing import Any
 
 from minbuild.analysis.measure import persistent_of, static_of
+from minbuild.analysis.session_memory import arenas_of, session_memory
 from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput, Unsupported
 from minbuild.formats.detect import read_binary
@@ -17,7 +18,7 @@ from minbuild.options.graph_selection import EVALUATE, EVERY, TRAIN
 from minbuild.planning.compile import compile_artifacts
 from minbuild.planning.compiled_model import CompiledModel, with_compact_checkpoint
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
-from minbuild.planning.library_contents import COMPONENTS, LibraryContents
+from minbuild.planning.library_contents import COMPONENTS, ROLLBACK, LibraryContents
 from minbuild.planning.plan_encoding import dense_form, encode_plan, is_wide
 from minbuild.toolchain import BuildJob, Builds, Target, Toolchain
 
@@ -78,14 +79,18 @@ class SuggestionBuilds:
         return BuildJob(sources, self.target, toolchain, archive=False)
 
     def _figures(self, candidate: Candidate) -> _Figures:
-        built, models = self.builds[self._order(candidate)], candidate.models
+        order, models = self._order(candidate), candidate.models
+        built = self.builds[order]
         binary = read_binary("library", str(self.target), built.shared, built.unstripped)
         model = sum(len(m.initial_checkpoint) + len(m.export_template or b"") for m in models)
         if not candidate.contents.compiled:
             model += sum(len(m.plan_bytes) for m in models)
-        arena = max(arena.peak for m in models for arena in m.arenas)
-        persistent = max(persistent_of(m.plan).total for m in models)
-        return _Figures(len(built.shared), model, static_of(binary).total + arena + persistent)
+        compiled = candidate.contents.compiled
+        arena = max(arena.peak for m in models for arena in arenas_of(m, compiled))
+        rolls_back = ROLLBACK in candidate.contents.safety
+        persistent = max(persistent_of(m.plan, rolls_back).total for m in models)
+        session = session_memory(models, order.sources, self.target, order.toolchain).total
+        return _Figures(len(built.shared), model, static_of(binary).total + arena + persistent + session)
 
 
 @dataclass(frozen=True, slots=True)
