@@ -10,6 +10,7 @@ from typing import Protocol
 
 from minbuild.analysis.measure import measure
 from minbuild.analysis.session_memory import session_memory
+from minbuild.analysis.speed_features import speed_features
 from minbuild.analysis.target_result import TargetResult, WhatIfResults
 from minbuild.analysis.whatif.runner import run_what_if
 from minbuild.codegen.atomic_write import check_destination, write_package
@@ -197,9 +198,12 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     models = with_measured_prices(builder, models, pairs) if request.time else models
     progress.stage("Measuring")
     sessions = [session_memory(planned, p.trimmed.sources, p.target, toolchain) for p in pairs]
-    results = [
-        TargetResult(*found) for found in zip(pairs, verifications, what_if, times, sessions, strict=True)
+    features = [
+        speed_features(planned, contents, request.build_options, pair.target, found.costs)
+        for pair, found in zip(pairs, what_if, strict=True)
     ]
+    measured = zip(pairs, verifications, what_if, times, sessions, features, strict=True)
+    results = [TargetResult(*found) for found in measured]
     report = replace(
         measure(models, results, notes),
         build_options=tuple(build_options.as_text.items()),

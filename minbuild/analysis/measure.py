@@ -252,6 +252,7 @@ def _target_report(
         types=types_of(trimmed.kernels, full.kernels),
         regions=regions_of(full.binary, trimmed.binary),
         session=result.session,
+        features=result.features,
         timing=result.times.timing if result.times else None,
     )
 

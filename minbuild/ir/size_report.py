@@ -90,6 +90,20 @@ class Suggestion:
 
 
 @dataclass(frozen=True, slots=True)
+class SpeedFeature:
+    """Something that makes steps faster for bytes, and that the sizes of the model decide: its `title`, the choice in a
+    word or a number, the figures that decided as a sentence, and the bytes of the library's file and of RAM that are
+    gone in a build without it; None where there was no such build."""
+
+    name: str
+    title: str
+    chosen: str
+    reason: str
+    file: int | None = None
+    ram: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
     """All rows of one kind; `full_bytes` is what the full build spends on the same kind."""
 
@@ -334,6 +348,7 @@ class TargetReport:
     types: tuple[TypeRow, ...] = ()  # of all kernel files
     regions: tuple[Region, ...] = ()  # their bytes add up to those of the sections
     session: SessionMemory = SessionMemory()  # noqa: RUF009 (frozen)
+    features: tuple[SpeedFeature, ...] = ()
     timing: Timing | None = None  # where times of operators were asked for
 
     @property

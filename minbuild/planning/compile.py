@@ -188,6 +188,7 @@ def compile_artifacts(
         separate_plan=separate_plan,
         fitted=fitted,
         ram_curve=points,
+        optimized=optimized,
     )
     return with_large_checkpoint(model) if large else model
 

@@ -56,6 +56,14 @@ class CompiledModel:
     straight: frozenset[str] = frozenset()  # kernels whose steps a compiled plan calls directly
     separate_plan: FileBytes = b""  # of a model with fused updates: the plan without, for the proof
     direct_plan: FileBytes = b""  # of a model with equal lowerings: the plan without, for the proof
+    optimized: Program | None = None  # after all passes, without a budget of RAM
+
+    @property
+    def executed(self) -> Program:
+        """The program that the plan executes."""
+        if self.fitted:
+            return self.fitted.program
+        return self.optimized or optimize(self.program, self.registry)
 
     @property
     def initial_checkpoint(self) -> FileBytes:
@@ -139,7 +147,12 @@ def replan(model: CompiledModel, operators: Registry) -> CompiledModel:
     before = model.plan_bytes
     data = encode_plan(plan, model.largest, is_wide(before), model.options.kernel_names, dense_form(before))
     return replace(
-        model, registry=operators, plan=plan, plan_bytes=data, direct_plan=model.direct_plan or before
+        model,
+        registry=operators,
+        plan=plan,
+        plan_bytes=data,
+        direct_plan=model.direct_plan or before,
+        optimized=program,
     )
 
 

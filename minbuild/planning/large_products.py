@@ -6,17 +6,24 @@ from collections.abc import Iterable
 
 from minbuild.ir import Kernel
 
+_PACKED_FUNCTION, _PACKED_FEATURE = "_packed", ".packed"  # ends of their names
+_WIDENED = (".long", ".five_rows", ".seven_rows")
+
 
 def packs(kernels: Iterable[Kernel], features: Iterable[str]) -> bool:
     """True if `kernels` with these `features` have products that are large enough to be packed."""
-    return any(k.function.endswith("_packed") for k in kernels) or any(
-        f.endswith(".packed") for f in features
+    return any(k.function.endswith(_PACKED_FUNCTION) for k in kernels) or any(
+        f.endswith(_PACKED_FEATURE) for f in features
     )
+
+
+def widening(kernels: Iterable[Kernel], features: Iterable[str]) -> tuple[str, ...]:
+    """The functions of `kernels` and those of their `features` whose loops pay for a variant of AVX-512: packed
+    products, elementwise functions over large tensors, or convolutions by columns of windows."""
+    functions = {k.function for k in kernels if k.function.endswith(_PACKED_FUNCTION)}
+    return tuple(sorted(functions | {f for f in features if f.endswith((_PACKED_FEATURE, *_WIDENED))}))
 
 
 def widens(kernels: Iterable[Kernel], features: Iterable[str]) -> bool:
-    """True if `kernels` with these `features` have loops that pay for a variant of AVX-512: packed products,
-    elementwise functions over large tensors, or convolutions by columns of windows."""
-    return packs(kernels, features) or any(
-        f.endswith((".long", ".five_rows", ".seven_rows")) for f in features
-    )
+    """True if `kernels` with these `features` have loops that pay for a variant of AVX-512."""
+    return bool(widening(kernels, features))

@@ -15,7 +15,7 @@ MOST_THREADS = 8  # where no number is given: memory for their scratch is planne
 _LEAST_CALL = (
     1 << 20
 )  # multiplications of a call that are worth dividing: kLeastWork of lib/threads/parallel.h
-_LEAST_STEP = 1 << 26  # multiplications of a step of one sample, about a millisecond of one core
+LEAST_STEP = 1 << 26  # multiplications of a step of one sample, about a millisecond of one core
 _SAMPLES = 8  # of a step that must have as many in calls that are divided, where sizes are free
 _ELEMENT = 8  # multiplications that take as long as reading an element from memory
 
@@ -44,12 +44,27 @@ def threads_of(option: str, program: Program, registry: Registry) -> int:
         return 1 if option == OFF else MOST_THREADS
     if option != AUTO:
         return int(option)
+    work = step_work(program, registry)
+    return MOST_THREADS if min(work.one, work.divided) >= LEAST_STEP else 1
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """The work that decides on threads: the time of a step of one sample, and that of calls which threads share in a
+    step of eight, both in multiplications."""
+
+    one: int
+    divided: int
+
+
+def step_work(program: Program, registry: Registry) -> StepWork:
+    """The work of a step of `program`, whose passes are done; `registry` has the kernels."""
     calls = list(_calls(program, registry))
     one, some = (dict.fromkeys(program.symbols, samples) for samples in (1, _SAMPLES))
-    if sum(call.work(one).time for call in calls) < _LEAST_STEP:
-        return 1
-    divided = (work.time for call in calls if (work := call.work(some)).divided)
-    return MOST_THREADS if sum(divided) >= _LEAST_STEP else 1
+    return StepWork(
+        sum(call.work(one).time for call in calls),
+        sum(work.time for call in calls if (work := call.work(some)).divided),
+    )
 
 
 def work_of(program: Program, registry: Registry, sizes: Mapping[str, int]) -> Iterable[Work]:

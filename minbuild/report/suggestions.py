@@ -23,6 +23,8 @@ def all_tables(report: SizeReport, target: TargetReport) -> Iterator[Table]:
 def further(report: SizeReport, target: TargetReport, limit: int | None = None) -> Iterator[Table]:
     """Those of these tables that there is anything for; `limit` bounds the tensors. `report` and `target` have the
     figures."""
+    if target.features:
+        yield speed_features(target)
     if report.board:
         yield boards.table(report, target, report.board)
     if target.phases:
@@ -36,6 +38,30 @@ def further(report: SizeReport, target: TargetReport, limit: int | None = None) 
             yield time_over_memory(facts, facts.ram_price)
     if report.model.tensors:
         yield model_tensors(report.model, limit)
+
+
+def speed_features(target: TargetReport) -> Table:
+    """Features for speed: the choice, the bytes that a build without each does not have, and the reason."""
+    lines = tuple(
+        Line(
+            (
+                feature.title,
+                feature.chosen,
+                "" if feature.file is None else feature.file,
+                "" if feature.ram is None else feature.ram,
+                feature.reason,
+            )
+        )
+        for feature in target.features
+    )
+    return Table(
+        "features",
+        "Features for speed",
+        "The sizes of the model decide on them. Bytes of the library's file and of RAM are those that a build without "
+        "the feature does not have; empty where there was no such build.",
+        ("Feature ", "Chosen ", "Library", "RAM", "Why "),
+        lines,
+    )
 
 
 def phases(target: TargetReport) -> Table:

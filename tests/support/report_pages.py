@@ -82,6 +82,7 @@ def numbers_of_json(report: SizeReport) -> list[tuple[str, str]]:
         pairs += [(r["name"], r["leave_one_out"]) for r in entry["rows"] if r["leave_one_out"] is not None]
         pairs += [(p["title"], p["bytes"]) for p in entry["phases"]]
         pairs += [(a["title"], a[kind]) for a in entry["suggestions"] for kind in ("file", "model", "ram")]
+        pairs += [(f["title"], f[kind]) for f in entry["features"][:1] for kind in ("file", "ram")]
         pairs += [("Static: zeroed data", entry["static"]["bss"])]
         pairs += [
             (t["name"], t[kind])

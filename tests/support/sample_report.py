@@ -17,6 +17,7 @@ from minbuild.ir.size_report import (
     SessionMemory,
     SizeReport,
     Sizes,
+    SpeedFeature,
     Stack,
     Static,
     Suggestion,
@@ -116,6 +117,10 @@ def make_target(name: str = "x86_64-linux-gnu", growth: int = 0) -> TargetReport
             Region("constants", "Constants", "flash", 5_000, 500, 5_000, 500),
             Region("zeroed", "Zeroed data", "RAM", 0, 0, 777, 256),
             Region("unloaded", "Headers and padding", "the file only", sum(full) - 65_000, 909, 0, 0),
+        ),
+        features=(
+            SpeedFeature("packing", "Packed <products>", "yes", "3 of 7 | are large.", 20_123, 540_672),
+            SpeedFeature("threads", "Threads", "no", "--threads off."),
         ),
         types=(
             TypeRow("gather", ("int64_t", "uint32_t"), ("int32_t", "int64_t", "uint32_t", "uint8_t"), 1, 8),

@@ -27,7 +27,7 @@ def run_what_if(
     bench.stage("Planning what else could be smaller (--no-analysis leaves this and what follows out)")
     build_options = toolchain.build_options
     advisor = SuggestionPlanner(tuple(models), contents, extra, build_options)
-    candidates = advisor.candidates()
+    candidates, without = advisor.candidates(), advisor.without_features()
     unbounded = contents if build_options.graphs == EVERY else advisor.with_all_graphs()
     full = full_contents(registry, contents.components, contents.wide, dense=contents.dense)
     builds, targets = bench.builds, [pair.target for pair in pairs]
@@ -44,11 +44,14 @@ def run_what_if(
         for target in targets
     ]
     removals = [LeaveOneOut(contents, registry, target, toolchain, builds) for target in targets]
-    suggested = [SuggestionBuilds(advisor, candidates, target, toolchain, builds) for target in targets]
+    suggested = [
+        SuggestionBuilds(advisor, candidates, target, toolchain, builds, without=without)
+        for target in targets
+    ]
     jobs = [job for group in (ablations, removals, suggested) for each in group for job in each.orders()]
     bench.stage("Measuring the size waterfall, leave-one-out, and suggestions")
     builds.build(jobs, bench.detail)
     return [
-        WhatIfResults(waterfall(ablation), removal.saved(), builds_of.suggestions())
+        WhatIfResults(waterfall(ablation), removal.saved(), builds_of.suggestions(), builds_of.costs())
         for ablation, removal, builds_of in zip(ablations, removals, suggested, strict=True)
     ]

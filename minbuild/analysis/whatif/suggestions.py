@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from shlex import quote
 from typing import Any
 
 from minbuild.analysis.measure import persistent_of, static_of
 from minbuild.analysis.session_memory import arenas_of, session_memory
+from minbuild.analysis.speed_features import AVX512, LOOP_VARIANTS, PACKING, THREADS
+from minbuild.analysis.target_result import FeatureCost
 from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput, Unsupported
 from minbuild.formats.detect import read_binary
 from minbuild.ir.size_report import Suggestion
-from minbuild.options.build_options import BuildOptions, table
+from minbuild.options.build_options import OFF, BuildOptions, build_option, table
 from minbuild.options.graph_selection import EVALUATE, EVERY, TRAIN
+from minbuild.options.option_row import BuildOption
+from minbuild.options.plan_options import PlanOptions
 from minbuild.planning.compile import compile_artifacts
 from minbuild.planning.compiled_model import CompiledModel, with_compact_checkpoint
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of
+from minbuild.planning.large_products import packs
 from minbuild.planning.library_contents import COMPONENTS, ROLLBACK, LibraryContents
 from minbuild.planning.plan_encoding import dense_form, encode_plan, is_wide
 from minbuild.toolchain import BuildJob, Builds, Target, Toolchain
@@ -57,10 +62,11 @@ class SuggestionBuilds:
     target: Target
     toolchain: Toolchain
     builds: Builds = field(default_factory=Builds)
+    without: Mapping[str, Candidate] = field(default_factory=dict)  # a feature for speed, by its name
 
     def orders(self) -> tuple[BuildJob, ...]:
         """Everything that is compared."""
-        return tuple(self._order(candidate) for candidate in (self.advisor.now, *self.candidates))
+        return tuple(map(self._order, (self.advisor.now, *self.candidates, *self.without.values())))
 
     def suggestions(self) -> tuple[Suggestion, ...]:
         """The offers that save something, what saves most first. Raises ToolchainFailed."""
@@ -72,6 +78,12 @@ class SuggestionBuilds:
             found.append(Suggestion(candidate.title, *saved, candidate.changes, candidate.how))
         real = [each for each in found if each.saves > 0]
         return tuple(sorted(real, key=lambda a: (-a.saves, a.title))[:MOST])
+
+    def costs(self) -> Mapping[str, FeatureCost]:
+        """The bytes of features for speed, by their names, beside builds without each. Raises ToolchainFailed."""
+        now = self._figures(self.advisor.now)
+        each = {name: self._figures(candidate) for name, candidate in self.without.items()}
+        return {name: FeatureCost(now.file - then.file, now.ram - then.ram) for name, then in each.items()}
 
     def _order(self, candidate: Candidate) -> BuildJob:
         sources = emit_sources(candidate.contents, candidate.models[0].registry)
@@ -117,6 +129,25 @@ class SuggestionPlanner:
     def candidates(self) -> tuple[Candidate, ...]:
         """Everything that could be smaller otherwise."""
         return (*self._sizes(), *self._without_evaluation(), *self._chosen(), *self._asked_for())
+
+    def without_features(self) -> Mapping[str, Candidate]:
+        """The library without each of the features for speed that it has, by name."""
+        found: dict[str, Candidate] = {}
+        if self.contents.avx512:
+            found[AVX512] = self._at_smallest(build_option("avx512"))
+        if not self.contents.one_variant:
+            found[LOOP_VARIANTS] = self._at_smallest(build_option("loop_variants"))
+        plans: dict[str, Callable[[PlanOptions], PlanOptions]] = {}
+        if self.contents.threads > 1:
+            plans[THREADS] = lambda options: replace(options, threads=OFF)
+        if packs(self.contents.kernels, self.contents.features):
+            plans[PACKING] = lambda options: replace(options, kernels=replace(options.kernels, packs=False))
+        for name, change in plans.items():
+            # A plan for a budget of RAM would be another one than that without the feature.
+            models = None if any(m.options.ram for m in self.models) else self._changed(change)
+            if models:
+                found[name] = self._planned(name, "", "", models)
+        return found
 
     def with_all_graphs(self) -> LibraryContents:
         """The contents if the device ran all graphs of the models."""
@@ -175,9 +206,27 @@ class SuggestionPlanner:
             build_options=chosen,
         )
 
-    def _replanned(self, fixed: Mapping[str, int], graphs: Sequence[str] = ()) -> Models | None:
-        """The models planned anew with `fixed` sizes where they have such dimensions, and for other `graphs`; None
-        where one of them cannot be."""
+    def _changed(self, change: Callable[[PlanOptions], PlanOptions]) -> Models | None:
+        """The models planned anew with options as `change` makes them, in the encoding of their plans."""
+        models = self._replanned({}, change=change)
+        if models is None:
+            return None
+        found = []
+        for new, old in zip(models, self.models, strict=True):
+            form = is_wide(old.plan_bytes), old.options.kernel_names, dense_form(old.plan_bytes)
+            straight = old.straight & {kernel.symbol for kernel in new.plan.kernels}
+            data = encode_plan(new.plan, new.largest, *form)
+            found.append(replace(new, plan_bytes=data, straight=straight))
+        return tuple(found)
+
+    def _replanned(
+        self,
+        fixed: Mapping[str, int],
+        graphs: Sequence[str] = (),
+        change: Callable[[PlanOptions], PlanOptions] = lambda options: options,
+    ) -> Models | None:
+        """The models planned anew with `fixed` sizes where they have such dimensions, for other `graphs`, and with
+        options as `change` makes them; None where one of them cannot be."""
         found = []
         for m in self.models:
             sizes = {**m.fixed, **{n: size for n, size in fixed.items() if n in m.largest}}
@@ -187,7 +236,7 @@ class SuggestionPlanner:
                 options = replace(
                     m.options, graphs=tuple(graphs) or m.options.graphs, threads=str(m.threads), ram=None
                 )
-                new = compile_artifacts(*given, options=options)
+                new = compile_artifacts(*given, options=change(options))
                 new = with_compact_checkpoint(new) if m.compact_checkpoint else new
             except (BadInput, Unsupported):
                 return None
@@ -218,18 +267,20 @@ class SuggestionPlanner:
         for option in table():
             if not option.tradeoff or getattr(self.build_options, option.name) == option.min_size:
                 continue
-            chosen: dict[str, Any] = {option.name: option.min_size}
-            build_options = replace(self.build_options, **chosen)
-            contents = self._contents(self.models, build_options)
-            how = f"--{option.key} {option.min_size}"
-            yield Candidate(
-                option.title,
-                changes=option.tradeoff,
-                how=how,
-                models=self.models,
-                contents=contents,
-                build_options=build_options,
-            )
+            yield self._at_smallest(option)
+
+    def _at_smallest(self, option: BuildOption) -> Candidate:
+        """The library with an option at the value that makes it smallest."""
+        chosen: dict[str, Any] = {option.name: option.min_size}
+        build_options = replace(self.build_options, **chosen)
+        return Candidate(
+            option.title,
+            changes=option.tradeoff,
+            how=f"--{option.key} {option.min_size}",
+            models=self.models,
+            contents=self._contents(self.models, build_options),
+            build_options=build_options,
+        )
 
     def _asked_for(self) -> Iterator[Candidate]:
         for component in sorted(self.contents.components):

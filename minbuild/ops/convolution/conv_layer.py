@@ -27,7 +27,7 @@ _TILE_COLUMNS = 32  # of packed products, float by AVX-512
 # As in lib/nn/output_order.h and packed_conv.h.
 MOST_PADDED, _MOST_TAPS, _UNIT, _MOST_GROUPS, _UNIT_BYTES, _RUN_BYTES, _TALLEST = 512, 32, 16, 8, 8, 20, 8
 _FEW_PANELS = 8  # of packed products, that half a panel less makes much faster
-_LARGE_WORK = 1 << 22  # multiplications per image, where packing gains most
+LARGE_WORK = 1 << 22  # multiplications per image, where packing gains most
 _SOME_WORK = 1 << 16  # and where it gains
 _WHOLE = 16  # elements that rows of the outputs' grid are a multiple of
 
@@ -116,7 +116,7 @@ class Layer:
         outputs, depth = product([a.outputs for a in self.axes]), self.channels * self.taps
         if self.depthwise or not isinstance(outputs, int):
             return False
-        least = _LARGE_WORK if self.kernels.largest is None else _SOME_WORK
+        least = LARGE_WORK if self.kernels.largest is None else _SOME_WORK
         pays = min(self.filters, depth) >= 16 and depth * self.filters * outputs >= least
         return self.kernels.takes(f"{self.function}_packed", self.function, pays=pays)
 

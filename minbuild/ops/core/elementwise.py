@@ -30,7 +30,7 @@ Gradient = Callable[[GradientBuilder], Results]
 ParamRule = Callable[[OpContext], Sequence[float]]
 
 LONG = {"long": "two vectors at once, for large tensors"}
-_MANY = 1 << 15  # elements from which on that pays for its bytes
+MANY_ELEMENTS = 1 << 15  # elements from which on that pays for its bytes
 
 SHAPES = ((), (1,), (7,), (3, 5), (2, 3, 4, 5))
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.0, 30.0, -30.0, 700.0, -700.0, np.inf, -np.inf, np.nan])
@@ -69,7 +69,7 @@ def gradient_kernel_of(
 
 def _is_long(shape: Shape) -> bool:
     """True if a tensor has many elements, by the sizes that are known when the trainer is built."""
-    return math.prod(d for d in shape if isinstance(d, int)) >= _MANY
+    return math.prod(d for d in shape if isinstance(d, int)) >= MANY_ELEMENTS
 
 
 def no_params(ctx: OpContext) -> Sequence[float]:

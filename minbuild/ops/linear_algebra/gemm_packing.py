@@ -23,8 +23,8 @@ _TALLEST = 8  # rows of a tile, at most
 QUANTIZED_COLUMN_BYTES = _COLUMN_BYTES // 2  # as in quantized_product.h
 
 # Gains were measured from here on, by 1.2 times and more.
-_LONG, _LARGE_MATRIX = 160, 1 << 15  # the two longest sizes: a layer's weights
-_MEDIUM, _LARGE_PRODUCT = 48, 1 << 20  # all three sizes: attention
+_LONG, LARGE_MATRIX = 160, 1 << 15  # the two longest sizes: a layer's weights
+MEDIUM, LARGE_PRODUCT = 48, 1 << 20  # all three sizes: attention
 _LOW_RANK, _MANY_ROWS = 4, 96  # the least size and the next: adapters of layers, over any number of rows
 _LOW_RANK_PRODUCT = 1 << 19  # all three sizes of those
 _HEAD = 32  # the depth of products whose other sizes are free
@@ -105,7 +105,7 @@ def _pays(known: list[int]) -> bool:
     known = sorted(known)
     if len(known) < 2:
         return bool(known) and known[0] >= _HEAD
-    return known[-2] >= _LONG and known[-1] * known[-2] >= _LARGE_MATRIX
+    return known[-2] >= _LONG and known[-1] * known[-2] >= LARGE_MATRIX
 
 
 def _pays_at_least(sizes: Sequence[Dim], free: Mapping[str, int]) -> bool:
@@ -117,7 +117,7 @@ def _pays_at_least(sizes: Sequence[Dim], free: Mapping[str, int]) -> bool:
         return False
     low, middle, high = sorted(evaluate(d, {**dict.fromkeys(symbols_in(d), 1), **free}) for d in sizes)
     product = low * middle * high
-    if low >= _MEDIUM and product >= _LARGE_PRODUCT:
+    if low >= MEDIUM and product >= LARGE_PRODUCT:
         return True
     is_free = not all(isinstance(d, int) for d in sizes)
     return is_free and low >= _LOW_RANK and middle >= _MANY_ROWS and product >= _LOW_RANK_PRODUCT
