@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from minbuild.authoring.load import load
-from minbuild.errors import BadInput, OverBudget, Unsupported
+from minbuild.errors import BadInput, Unsupported
 from minbuild.frontend.checkpoint import LARGEST_FILE, parameter_bytes, read_checkpoint, write_checkpoint
 from minbuild.frontend.files import read_shared
 from minbuild.ir import Plan, Program, TrainingArtifacts, fingerprint_of
@@ -32,7 +32,7 @@ from minbuild.planning.compiled_model import DEFAULT_LARGEST, CompiledModel, wit
 from minbuild.planning.faster_kernels import faster_kernels
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import encode_plan, is_wide
-from minbuild.planning.ram_budget import curve, fit, ram_of
+from minbuild.planning.ram_budget import curve, fit, plan_within, ram_of
 from minbuild.planning.rollback import check_refusals
 from minbuild.planning.size_limits import (
     check_constants,
@@ -116,6 +116,7 @@ def compile_artifacts(
         threads, plan = _affordable(optimized, operators, kernels, sizes, threads, plan=plan)
     fitted = None
     points: tuple[RamPoint, ...] = ()
+    without_budget = 0
     if options.ram is not None:
         usual = ram_of(plan, sizes)  # with all kernels, and the threads that --threads chooses
         if usual > options.ram:
@@ -136,15 +137,17 @@ def compile_artifacts(
             return batch_slices(selected, separate, operators, fixed)
 
         def other_updates(budget: int = options.ram) -> int | None:
-            """Bytes of RAM with fused updates, or fitted to `budget` with separate ones where they are fused; None
-            where that is not possible."""
+            """Bytes of a plan within `budget` with fused updates, or with separate ones where they are fused; None
+            where there is none."""
+            fused = not options.updates.fused
             try:
-                if not options.updates.fused:
-                    return ram_of(build(optimize(fuse_updates(separate, operators, True), operators)), sizes)
-                other = fit(separate, operators, sizes, budget, build, slicing=partial(slicing, False))
-                return ram_of(build(optimize(separate, operators)), sizes) if other is None else other.ram
-            except (BadInput, OverBudget, Unsupported):
+                other = fuse_updates(separate, operators, options.updates.checked) if fused else separate
+                found = plan_within(other, operators, sizes, budget, build, slicing=partial(slicing, fused))
+                if found is not None and fused:
+                    check_refusals(found[0], operators)
+            except (BadInput, Unsupported):
                 return None
+            return found[1] if found else None
 
         fitted = fit(
             program,
@@ -159,6 +162,7 @@ def compile_artifacts(
         plan = fitted.plan if fitted else plan
         points = curve(program, operators, sizes, build, slicing, usual=usual) if options.ram_curve else ()
         if usual > options.ram:
+            without_budget = usual
             chosen, search = (fitted.program, fitted.search) if fitted else (optimized, 1)
             remade = partial(build_plan, chosen, operators, threads, search=search)
             plan, kernels = faster_kernels(plan, sizes, options.ram, kernels, remade)
@@ -189,6 +193,7 @@ def compile_artifacts(
         fitted=fitted,
         ram_curve=points,
         optimized=optimized,
+        usual_ram=without_budget,
     )
     return with_large_checkpoint(model) if large else model
 

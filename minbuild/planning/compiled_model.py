@@ -24,7 +24,7 @@ from minbuild.planning.inference_export import inference
 from minbuild.planning.library_contents import COMPONENTS
 from minbuild.planning.plan import build_plan
 from minbuild.planning.plan_encoding import dense_form, encode_plan, is_wide
-from minbuild.planning.ram_budget import FittedPlan
+from minbuild.planning.ram_budget import FittedPlan, ram_of
 
 DEFAULT_LARGEST = 32  # of free dimensions
 BATCHES = (1, 8)  # smaller ones that a report tells of
@@ -52,6 +52,7 @@ class CompiledModel:
     compact_checkpoint: FileBytes = b""  # what devices start from, if not the checkpoint itself
     fitted: FittedPlan | None = None  # what it cost to fit the plan into a budget of RAM
     ram_curve: tuple[RamPoint, ...] = ()  # the most RAM first, where it was asked for
+    usual_ram: int = 0  # bytes without a budget of RAM, where one changed the plan
     measured_time: float | None = None  # that a step takes longer than without a budget, as a share
     straight: frozenset[str] = frozenset()  # kernels whose steps a compiled plan calls directly
     separate_plan: FileBytes = b""  # of a model with fused updates: the plan without, for the proof
@@ -98,12 +99,13 @@ class CompiledModel:
 
     @property
     def ram_price(self) -> RamPrice | None:
-        """The price of the budget of RAM, where the plan was fitted into one or others were tried."""
-        fitted = self.fitted
-        if fitted is None:
-            most = self.ram_curve[0].ram if self.ram_curve else 0
-            return RamPrice(most, most, 0.0, curve=self.ram_curve) if most else None
-        return RamPrice(fitted.ram, fitted.before, fitted.added_time, self.measured_time, self.ram_curve)
+        """The price of the budget of RAM, where it changed the plan or others were tried."""
+        if self.usual_ram:
+            ram = self.fitted.ram if self.fitted else ram_of(self.plan, self.largest)
+            added = self.fitted.added_time if self.fitted else 0.0  # the estimate is of calls, not of kernels
+            return RamPrice(ram, self.usual_ram, added, self.measured_time, self.ram_curve)
+        most = self.ram_curve[0].ram if self.ram_curve else 0
+        return RamPrice(most, most, 0.0, curve=self.ram_curve) if most else None
 
     @property
     def arenas(self) -> tuple[Arena, ...]:

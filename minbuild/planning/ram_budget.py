@@ -116,9 +116,10 @@ def fit(
 
     `registry` has the operators, `sizes` those of the free dimensions, and `build` makes the plan of an optimised
     program, with the smallest arena or soon. `slicing` says how the batch can be in slices, or raises Unsupported with
-    the reason why not; `other_updates` gives the bytes of RAM with fused updates, or with separate ones where they are
-    fused, for the message. `usual` are the bytes of RAM without `--ram`, where that has other kernels or more threads
-    than `build` gives a plan. Raises OverBudget with the least that was found."""
+    the reason why not; `other_updates` gives the bytes of a plan that fits with fused updates, or with separate ones
+    where they are fused, for the message; None where there is none. `usual` are the bytes of RAM without `--ram`,
+    where that has other kernels or more threads than `build` gives a plan. Raises OverBudget with the least that was
+    found."""
     search = _search(lowered, registry, sizes, budget, build, usual=usual)
     if search.smallest <= budget:
         return None
@@ -131,6 +132,32 @@ def fit(
     if found is not None:
         return found
     raise OverBudget(search.refusal(other_updates))
+
+
+def plan_within(
+    lowered: Program,
+    registry: Registry,
+    sizes: Mapping[str, int],
+    budget: int,
+    build: Build,
+    slicing: Callable[[], BatchSlices],
+) -> tuple[Program, int] | None:
+    """An optimised program of `lowered` with a training step whose plan takes at most `budget` bytes of RAM, and these
+    bytes; None where none was found. Its price is of no account, and layouts that cannot fit are not searched for, so
+    that this takes less time than `fit`.
+
+    `lowered`, `registry`, `sizes`, `budget`, `build` and `slicing` are those of `fit`."""
+    free = optimize(lowered, registry)
+    before = build(free, _NO_SEARCH)
+    if before.persistent_bytes >= budget:
+        return None
+    search = _Search(lowered, registry, sizes, budget, build, free=free, before=before, usual=0)
+    found = None
+    if before.persistent_bytes + peak_bytes(before, sizes)[1] <= budget:
+        found = search.fitted(None, None, below=budget + 1)
+    if found is None or found.ram > budget:
+        found = search.sliced(slicing) or search.smallest_plan(budget)
+    return (found.program, found.ram) if found.ram <= budget else None
 
 
 def curve(
@@ -243,16 +270,21 @@ class _Search:
         self.smallest = min(self.smallest, found.ram)
         return found if found.ram <= self.budget else None
 
-    def smallest_plan(self) -> FittedPlan:
+    def smallest_plan(self, enough: int = 0) -> FittedPlan:
         """The smallest of the plans for a limit that nothing fits, and for ones right below what the last one takes, as
-        long as these are smaller: the same for any budget, so that the least which is printed can be had."""
+        long as these are smaller: the same for any budget, so that the least which is printed can be had. Or the first
+        that takes at most `enough` bytes, where a layout is searched for in plans that may do so."""
         tiled = self.slices is None
-        least = self.fitted(self.slices, 1, tiled=tiled)
-        if tiled:
-            least = min(least, self.fitted(self.slices, 1, below=least.ram), key=lambda each: each.ram)
+        below = enough + 1 if enough else None
+        least = self.fitted(self.slices, 1, tiled=tiled, below=below)
+        if tiled and least.ram > enough:
+            other = self.fitted(self.slices, 1, below=below or least.ram)
+            least = min(least, other, key=lambda each: each.ram)
         for _ in range(_DESCENTS):
+            if least.ram <= enough:
+                break
             limit = int(_SMALLER * (least.ram - self.before.persistent_bytes))
-            found = self.fitted(self.slices, limit, tiled=tiled, below=least.ram)
+            found = self.fitted(self.slices, limit, tiled=tiled, below=below or least.ram)
             if found.ram >= least.ram:
                 break
             least = found
@@ -305,11 +337,11 @@ class _Search:
         if self.unsliced:
             text += f" The batch cannot be computed in slices: {self.unsliced.rstrip('.')}."
         other = other_updates() if other_updates else None
-        if other is not None and other <= self.budget:
-            way = "With --updates fused, which stores no gradients,"
+        if other is not None:
+            way = "With --updates fused (mb_train_and_update, which stores no gradients)"
             if self.lowered.fused_updates:
                 way = "Without --updates fused"
-            text += f" {way} it takes {other:,} bytes, which fits."
+            text += f" {way} a plan takes {other:,} bytes, which fits."
         return f"{text} Give more, a smaller --max-dim, or train fewer parameters."
 
 

@@ -67,6 +67,17 @@ def test_bytes_without_a_budget_are_those_of_all_kernels_and_threads(tmp_path: P
     assert ram_of(lean, usual.largest) < whole == model.ram_curve[0].ram
 
 
+def test_other_kernels_are_a_plan_that_the_budget_changed(tmp_path: Path) -> None:
+    folder, options = packed_artifacts(tmp_path), PlanOptions(threads="auto")
+    usual = compile_model(folder, {}, {}, options=options)
+    whole = ram_of(usual.plan, usual.largest)
+    assert usual.usual_ram == 0 and usual.ram_price is None
+    model = compile_model(folder, {}, {}, options=replace(options, ram=whole - 1))
+    assert model.fitted is None and model.kernels.scratch is not None
+    assert model.usual_ram == whole and model.ram_price is not None
+    assert model.ram_price.ram == ram_of(model.plan, model.largest) < model.ram_price.unlimited == whole
+
+
 def test_plans_for_a_budget_have_the_fast_kernels_that_it_has_room_for(tmp_path: Path) -> None:
     folder, fast = packed_artifacts(tmp_path), "winograd_conv_packed"
 
@@ -101,11 +112,35 @@ def test_fused_updates_are_named_where_separate_ones_fit(name: str) -> None:
     with pytest.raises(OverBudget) as refused:
         compile_model(folder, {}, {}, options=PlanOptions(ram=1))
     least = int(re.search(r"takes ([\d,]+) bytes of RAM", str(refused.value))[1].replace(",", ""))
-    with pytest.raises(OverBudget, match=rf"Without --updates fused it takes {least:,} bytes, which fits\."):
+    with pytest.raises(
+        OverBudget, match=rf"Without --updates fused a plan takes {least:,} bytes, which fits\."
+    ):
         compile_model(folder, {}, {}, options=PlanOptions(ram=least, updates=fused))
     with pytest.raises(OverBudget) as refused:
         compile_model(folder, {}, {}, options=PlanOptions(ram=least - 1, updates=fused))
     assert "Without --updates fused" not in str(refused.value)
+
+
+@pytest.mark.skipif(not DROPOUT.is_dir(), reason="the larger recorded sets are not beside this repository")
+def test_fused_updates_are_named_where_they_fit_with_calls_that_run_again(minbuild: Command) -> None:
+    """Neither fused updates by themselves fit the budget, nor any plan with separate ones."""
+    fused = Updates(fused=True)
+    usual = compile_model(DROPOUT, {"batch": 2}, {}, options=PlanOptions(updates=fused))
+    budget = ram_of(usual.plan, usual.largest) - 1
+    said = minbuild("check", DROPOUT, "--dim", "batch=2", "--ram", str(budget), "--threads", "off")
+    hint = r"With --updates fused \(mb_train_and_update, .*\) a plan takes ([\d,]+) bytes, which fits\."
+    assert said.code == 5
+    (named,) = re.findall(hint, said.err)
+    model = compile_model(DROPOUT, {"batch": 2}, {}, options=PlanOptions(ram=budget, updates=fused))
+    assert model.fitted is not None and model.fitted.repeated
+    assert int(named.replace(",", "")) <= model.fitted.ram <= budget
+
+
+@pytest.mark.parametrize("ram", [1, 1000, 1943])
+def test_no_fused_updates_are_named_for_less_than_what_persists_with_them(ram: int) -> None:
+    with pytest.raises(OverBudget) as refused:
+        compile_model(GOLDEN / "embedding", {}, {}, options=PlanOptions(ram=ram))
+    assert "--updates" not in str(refused.value)
 
 
 @pytest.mark.parametrize("misses", [False, True])
