@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from minbuild.analysis.measure import measure
+from minbuild.analysis.measure import measure, without_measured_prices
 from minbuild.analysis.session_memory import session_memory
 from minbuild.analysis.speed_features import speed_features
 from minbuild.analysis.target_result import TargetResult, WhatIfResults
@@ -75,7 +75,7 @@ class Request:
     - `components`: optional components (COMPONENTS); `export_outputs`: outputs of exported inference models
     - `extra`: kernels and types beyond those of the models
     - `analysis`: measure the size waterfall, the leave-one-out sizes and the suggestions, which take many builds
-    - `time`: measure the time of operators on this machine
+    - `time`: measure the time of operators on this machine; files of the package then have measured times
     - `bindings`: languages of the package besides C
     - `integrations`: build systems and registries that the package is laid out for (INTEGRATIONS)
     - `abi`: interface of a second library beside the trainer's own (ABIS), "" for none
@@ -155,8 +155,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     models = dict(zip(names_of(request.artifacts, planned), planned, strict=True))
     for name, model in models.items():
         check_one_file(model, request.reference, request.abi, integrations)
-        fitted = (model.fitted.note,) if model.fitted else ()
-        for note in (*model.artifacts.notes, *_absent(model), _memory_line(model), *fitted):
+        for note in (*model.artifacts.notes, *_absent(model), _memory_line(model), *_budget_line(model)):
             progress.note(f"{name}: {note}" if len(models) > 1 else note)
         check_address_space(model.plan, model.largest, name, (str(t) for t in targets if t.traits.bits == 32))
     build_options = with_loop_variants(planned, build_options, request.extra != ExtraRequirements())
@@ -195,7 +194,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     if request.analysis and not cmake:
         what_if = run_what_if(builder, pairs, planned, request.extra)
     times = time_all(builder, models, pairs) if request.time else (None,) * len(pairs)
-    models = with_measured_prices(builder, models, pairs) if request.time else models
+    models = with_measured_prices(builder, models, pairs, progress.note)
     progress.stage("Measuring")
     sessions = [session_memory(planned, p.trimmed.sources, p.target, toolchain) for p in pairs]
     features = [
@@ -209,13 +208,15 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         build_options=tuple(build_options.as_text.items()),
         board=request.board,
     )
+    # Files of a package are the same every time, unless times were asked for.
+    written = report if request.time else without_measured_prices(report)
     others = _other_libraries(request, planned, builder, pairs) if request.abi else {}
     progress.stage(f"Writing {request.out}")
     package = emit_package(
-        _packaged(models, report),
+        _packaged(models, written),
         contents,
         {pair.target: pair.trimmed for pair in pairs},
-        report,
+        written,
         bindings=languages,
         build_options=build_options,
         other_libraries=others,
@@ -364,6 +365,18 @@ def _absent(model: CompiledModel) -> Iterator[str]:
         yield "No evaluation model: the trainer evaluates nothing."
     if model.artifacts.optimizer is None and OPTIMIZE in model.options.graphs:
         yield "No optimizer model: the trainer computes gradients, and updates no parameters."
+
+
+def _budget_line(model: CompiledModel) -> Iterator[str]:
+    """A line on the plan that a budget of RAM changed."""
+    price = model.ram_price
+    if model.fitted:
+        yield model.fitted.note
+    elif price and model.usual_ram:
+        yield (
+            f"RAM fitted to the budget: {price.ram:,} bytes instead of {price.unlimited:,}, with kernels of little "
+            "scratch memory"
+        )
 
 
 def _memory_line(model: CompiledModel) -> str:

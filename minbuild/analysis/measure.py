@@ -71,6 +71,17 @@ def measure(
     return replace(build_report(whole, together, results, phases), models=facts)
 
 
+def without_measured_prices(report: SizeReport) -> SizeReport:
+    """`report` without the times that were measured of budgets of RAM, which are others every time."""
+
+    def estimated(facts: ModelReport) -> ModelReport:
+        price = facts.ram_price
+        return replace(facts, ram_price=replace(price, measured=None)) if price else facts
+
+    models = tuple(estimated(facts) for facts in report.models)
+    return replace(report, model=estimated(report.model), models=models)
+
+
 def _facts(name: str, compiled: CompiledModel, notes: tuple[str, ...], library: BuiltLibrary) -> ModelReport:
     return ModelReport(
         name=name,

@@ -213,7 +213,8 @@ Time = Annotated[
     _switch(
         PROOF,
         "time",
-        "Measure milliseconds and memory of each operator on this machine, for the report. Times vary from run to run.",
+        "Measure milliseconds and memory of each operator on this machine, for the report, whose files then have the "
+        "measured price of --ram, too. Times vary from run to run.",
     ),
 ]
 Settings = Annotated[

@@ -116,8 +116,8 @@ def time_over_memory(facts: ModelReport, price: RamPrice) -> Table:
         "ram-price",
         f"Time over memory: {facts.name}",
         "Plans for budgets of RAM (--ram), without static data. Time is that of a training step beside the plan "
-        "without one: by estimate, and with --time as measured on the machine that built the library, on one thread."
-        + (" The last one is the smallest plan." if price.curve else ""),
+        "without one: by estimate, and as measured on the machine that built the library, on one thread (in files with "
+        "--time)." + (" The last one is the smallest plan." if price.curve else ""),
         ("RAM", "Time", "Remark "),
         tuple(lines),
     )

@@ -113,6 +113,7 @@ def run_program(
     emulator = find_emulator(target)
     if emulator is None:
         raise ToolchainFailed(f"{target}: {why_not_run(target)}")
+    cure = "Give it less work." if timeout is not None else _MORE
     timeout = patience() if timeout is None else timeout
     with tempfile.TemporaryDirectory(prefix="minbuild-run-") as name, Processes() as processes:
         folder = Path(name)
@@ -130,7 +131,7 @@ def run_program(
             )
         except subprocess.TimeoutExpired as error:
             raise ToolchainFailed(
-                f"{target}: the program did not finish within {timeout:g} s. {_MORE}"
+                f"{target}: the program did not finish within {timeout:g} s. {cure}"
             ) from error
     return ProgramResult(result.code, result.out, result.err)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -31,7 +31,8 @@ _NANOSECONDS = 1_000_000_000  # of all rounds together, about
 _MOST_BYTES = 1 << 28  # of a script and of a reply: batches and steps repeat in every round
 _RECORD = np.dtype([("row", "<u4"), ("nanoseconds", "<u8")])
 _SKIPS = np.uint32(1 << 31)  # in the row of a step that ended a round
-_TRAIN, _EVAL = "train", "eval"
+_TRAIN, _EVAL, _OPTIMIZE = "train", "eval", "optimize"
+_TIMED = (_TRAIN, _EVAL, _OPTIMIZE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ def _add(sums: dict[str, _Sums], model: CompiledModel, measured: _Measured) -> N
             work = multiplications(step, model.plan, model.registry, model.largest)
             if routine.name == _EVAL:
                 operator.evaluation.add(took, work * count)
-            elif routine.name in (_TRAIN, "optimize"):
+            elif routine.name in (_TRAIN, _OPTIMIZE):
                 operator.train.add(took, work * count)
 
 
@@ -173,20 +174,28 @@ def _measure(model: CompiledModel, library: BuiltLibrary, target: Target, toolch
                 raise
     script = timed_script(model, pace, 1)
     round_time = sum(float(times.sum()) for times in first.graphs.values())
-    size = sum(a.nbytes for arrays in script.batches.values() for a in arrays)
-    size = max(size, sum(_RECORD.itemsize * len(order) for _, order in _runs(script, model)))
-    rounds = min(_MOST_ROUNDS, int(_NANOSECONDS / max(round_time, 1)), _MOST_BYTES // max(size, 1))
+    rounds = rounds_within(_NANOSECONDS, round_time, script, model)
     second = _run(model, library, target, toolchain, pace=pace, rounds=max(_LEAST_ROUNDS, rounds))
     graphs = {name: np.minimum(times, first.graphs[name]) for name, times in second.graphs.items()}
     return _Measured(graphs, first.runs + second.runs, max(first.peak, second.peak))
 
 
-def timed_script(model: CompiledModel, pace: Pace, rounds: int) -> TestScript:
+def rounds_within(nanoseconds: float, round_time: float, script: TestScript, model: CompiledModel) -> int:
+    """As many rounds as take about these `nanoseconds` where one takes a `round_time`, and fit into files. `script` is
+    one round of `model`."""
+    size = sum(a.nbytes for arrays in script.batches.values() for a in arrays)
+    size = max(size, sum(_RECORD.itemsize * len(order) for _, order in _runs(script, model)))
+    return min(_MOST_ROUNDS, int(nanoseconds / max(round_time, 1)), _MOST_BYTES // max(size, 1))
+
+
+def timed_script(
+    model: CompiledModel, pace: Pace, rounds: int, timed: Collection[str] = _TIMED
+) -> TestScript:
     """`rounds` of evaluation, a training step, an optimizer step and a reset of the gradients, as far as there are
-    graphs for it in `model`, on one seeded batch of the sizes that memory is planned for. The learning rate is 0:
-    updates take their time, and numbers stay as they are. `pace` scales the batch."""
+    graphs for it in `model` and `timed` names them, on one seeded batch of the sizes that memory is planned for. The
+    learning rate is 0: updates take their time, and numbers stay as they are. `pace` scales the batch."""
     program, plan = model.program, model.plan
-    graphs = {p.name: p.inputs for p in program.procedures}
+    graphs = {p.name: p.inputs for p in program.procedures if p.name in timed}
     arrays = seeded_batch(
         inputs_of(program),
         index_limits(program, model.registry),
@@ -201,7 +210,7 @@ def timed_script(model: CompiledModel, pace: Pace, rounds: int) -> TestScript:
         each.append(Action("train_and_update" if program.fused_updates else "train", _TRAIN))
     else:
         each.append(Action("copy"))
-    if "optimize" in graphs:
+    if _OPTIMIZE in graphs:
         each += [Action("optimizer"), Action("reset")]
     elif _TRAIN in graphs and not program.fused_updates:
         each.append(Action("reset"))

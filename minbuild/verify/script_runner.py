@@ -86,11 +86,16 @@ def watch(
 
 
 def time_steps(
-    script: TestScript, plan: FileBytes, library: BuiltLibrary, target: Target, toolchain: Toolchain
+    script: TestScript,
+    plan: FileBytes,
+    library: BuiltLibrary,
+    target: Target,
+    toolchain: Toolchain,
+    timeout: float | None = None,
 ) -> bytes:
     """The nanoseconds of every step of `script`, which records nothing, as times.cc sends them, after the peak of the
     machine. `plan`, `library`, `target`, which is no WebAssembly, and `toolchain` are as for `perform`. Raises as
-    that."""
+    that, and ToolchainFailed after `timeout` seconds: as `run_program` where that is None."""
     sources = _sources(target, {"MB_SAVES": 0, "MB_STEPS": 1, "MB_MEASURES": 0})
     folder = assets.root("templates") / "verify"
     sources |= {name: (folder / name).read_bytes() for name in ("times.cc", "steps.h")} | _table(library)
@@ -99,7 +104,8 @@ def time_steps(
         "script": runner.encode(script, TRIMMED_GARBAGE, Watch.LOOK),
         **runner.files_of(script),
     }
-    return _reply(build_program(sources, library.built.archive, target, toolchain), target, files)
+    program = build_program(sources, library.built.archive, target, toolchain)
+    return _reply(program, target, files, timeout)
 
 
 def _saves(script: TestScript) -> int:
@@ -153,9 +159,11 @@ def _table(library: BuiltLibrary) -> dict[str, bytes]:
     return sources
 
 
-def _reply(program: bytes, target: Target, files: Mapping[str, FileBytes]) -> bytes:
+def _reply(
+    program: bytes, target: Target, files: Mapping[str, FileBytes], timeout: float | None = None
+) -> bytes:
     with scratch():
-        ran = run_program(program, target=target, files=files)
+        ran = run_program(program, target=target, files=files, timeout=timeout)
     emulator = find_emulator(target)
     if emulator and ran.code == -signal.SIGILL:
         raise VerificationFailed(
