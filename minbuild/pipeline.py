@@ -51,6 +51,7 @@ from minbuild.planning.compiled_model import UNNAMED, CompiledModel, with_compac
 from minbuild.planning.kernel_selection import ExtraRequirements, contents_of, panel_bytes, with_kernels
 from minbuild.planning.loop_variants import with_loop_variants
 from minbuild.planning.size_limits import check_address_space, saving_note
+from minbuild.planning.threads import step_work
 from minbuild.toolchain import (
     Target,
     Toolchain,
@@ -197,8 +198,11 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     models = with_measured_prices(builder, models, pairs, progress.note)
     progress.stage("Measuring")
     sessions = [session_memory(planned, p.trimmed.sources, p.target, toolchain) for p in pairs]
+    works = [step_work(model.executed, operators) for model in planned]
     features = [
-        speed_features(planned, contents, request.build_options, pair.target, found.costs)
+        speed_features(
+            planned, works, contents, asked=request.build_options, target=pair.target, costs=found.costs
+        )
         for pair, found in zip(pairs, what_if, strict=True)
     ]
     measured = zip(pairs, verifications, what_if, times, sessions, features, strict=True)

@@ -17,7 +17,7 @@ from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.large_products import packs, widening
 from minbuild.planning.library_contents import LibraryContents
 from minbuild.planning.loop_variants import FEW_ELEMENTS
-from minbuild.planning.threads import LEAST_STEP, MOST_THREADS, step_work, work_of
+from minbuild.planning.threads import LEAST_STEP, MOST_THREADS, StepWork
 from minbuild.toolchain import Target
 
 PACKING, AVX512, THREADS, LOOP_VARIANTS = "packing", "avx512", "threads", "loop-variants"
@@ -33,17 +33,18 @@ _NAMED = 4  # kernels and features that a reason lists
 
 def speed_features(
     models: Sequence[CompiledModel],
+    works: Sequence[StepWork],
     contents: LibraryContents,
     asked: BuildOptions,
     target: Target,
     costs: Mapping[str, FeatureCost],
 ) -> tuple[SpeedFeature, ...]:
-    """A feature each. `contents` are those of the library of `models` for `target`, `asked` the options of the user,
-    `costs` the bytes of features by name, where they were measured."""
+    """A feature each. `contents` are those of the library of `models`, which have `works`, for `target`, `asked` the
+    options of the user, `costs` the bytes of features by name, where they were measured."""
     choices = {
-        PACKING: _packing(models, contents),
+        PACKING: _packing(models, works, contents),
         AVX512: _avx512(contents, asked, target),
-        THREADS: _threads(models, contents, asked, target),
+        THREADS: _threads(models, works, contents, asked=asked, target=target),
         LOOP_VARIANTS: _loop_variants(models, contents, asked),
     }
     return tuple(_feature(name, *choice, costs.get(name)) for name, choice in choices.items())
@@ -55,12 +56,14 @@ def _feature(name: str, chosen: str, reason: str, cost: FeatureCost | None) -> S
     return SpeedFeature(name, _TITLES[name], chosen, reason, file=cost.file, ram=cost.ram)
 
 
-def _packing(models: Sequence[CompiledModel], contents: LibraryContents) -> tuple[str, str]:
+def _packing(
+    models: Sequence[CompiledModel], works: Sequence[StepWork], contents: LibraryContents
+) -> tuple[str, str]:
     if not all(m.options.kernels.packs for m in models):
         return _NO, "--loop-variants one leaves it out."
     multiplying = [k for m in models for k in _multiplying(m)]
     packed = sum(function.endswith("_packed") for function in multiplying)
-    largest = max((_largest(m) for m in models), default=0)
+    largest = max((work.largest for work in works), default=0)
     free = any(m.plan.symbols for m in models)
     figure = f"the largest takes {largest:,} multiplications{' with free dimensions of 1' if free else ''}"
     of_step = f"{len(multiplying):,} products and convolutions of a training step"
@@ -88,13 +91,6 @@ def _multiplying(model: CompiledModel) -> Iterator[str]:
                 yield function
 
 
-def _largest(model: CompiledModel) -> int:
-    """The most multiplications of a call of a training step, with free dimensions of 1."""
-    program = model.executed
-    work = work_of(program, model.registry, dict.fromkeys(program.symbols, 1))
-    return max((each.count for each in work if each.procedure == TRAIN), default=0)
-
-
 def _avx512(contents: LibraryContents, asked: BuildOptions, target: Target) -> tuple[str, str]:
     if target.traits.arch != "x86_64":
         return _NO, "It is for x86-64."
@@ -108,7 +104,11 @@ def _avx512(contents: LibraryContents, asked: BuildOptions, target: Target) -> t
 
 
 def _threads(
-    models: Sequence[CompiledModel], contents: LibraryContents, asked: BuildOptions, target: Target
+    models: Sequence[CompiledModel],
+    works: Sequence[StepWork],
+    contents: LibraryContents,
+    asked: BuildOptions,
+    target: Target,
 ) -> tuple[str, str]:
     threads = contents.threads
     chosen = f"{threads}" if threads > 1 else _NO
@@ -118,7 +118,7 @@ def _threads(
         return chosen, f"Libraries for {target} make none: {target.traits.no_threads}."
     if all(m.options.threads == OFF for m in models):
         return chosen, "Another target of this build has none."
-    work = max((step_work(m.executed, m.registry) for m in models), key=lambda w: min(w.one, w.divided))
+    work = max(works, key=lambda w: min(w.one, w.divided))
     free = any(m.plan.symbols for m in models)
     one, some = (f" with free dimensions of {n}" if free else "" for n in (1, 8))
     reason = (

@@ -10,6 +10,7 @@ from minbuild.ir.dims import Dim, evaluate, product, symbols_in
 from minbuild.ops import Registry
 from minbuild.options.build_options import AUTO, OFF, ON
 from minbuild.passes.analysis.instruction_selection import Selection, select_kernels
+from minbuild.passes.rewrite.checkpointing import TRAIN
 
 MOST_THREADS = 8  # where no number is given: memory for their scratch is planned
 _LEAST_CALL = (
@@ -50,20 +51,23 @@ def threads_of(option: str, program: Program, registry: Registry) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """The work that decides on threads: the time of a step of one sample, and that of calls which threads share in a
-    step of eight, both in multiplications."""
+    """The work that decides on threads, in multiplications: the time of a step of one sample, and that of calls which
+    threads share in a step of eight. `largest` is the work of the largest call of a training step of one sample."""
 
     one: int
     divided: int
+    largest: int
 
 
 def step_work(program: Program, registry: Registry) -> StepWork:
     """The work of a step of `program`, whose passes are done; `registry` has the kernels."""
     calls = list(_calls(program, registry))
     one, some = (dict.fromkeys(program.symbols, samples) for samples in (1, _SAMPLES))
+    works = [call.work(one) for call in calls]
     return StepWork(
-        sum(call.work(one).time for call in calls),
+        sum(work.time for work in works),
         sum(work.time for call in calls if (work := call.work(some)).divided),
+        max((work.count for work in works if work.procedure == TRAIN), default=0),
     )
 
 

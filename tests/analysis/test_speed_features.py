@@ -40,7 +40,9 @@ def features(
     asked = BuildOptions(**options)
     model = compile_model(folder, {}, {}, options=plan_options(asked, machines))
     contents = contents_of([model], build_options=asked)
-    return {f.name: f for f in speed_features([model], contents, asked, machines[0], costs or {})}
+    works = [step_work(model.executed, model.registry)]
+    found = speed_features([model], works, contents, asked=asked, target=machines[0], costs=costs or {})
+    return {f.name: f for f in found}
 
 
 @pytest.fixture(scope="module")

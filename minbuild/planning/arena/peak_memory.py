@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
 
-from minbuild.ir import Routine, TrainingArtifacts
+from minbuild.ir import Buffer, Routine, TrainingArtifacts
 from minbuild.ir.size_report import Arena, LiveTensor
 from minbuild.planning.arena.layout import aligned, buffer_sizes, lower_bound, solution_of
 from minbuild.planning.phases import step_phases
@@ -13,6 +15,18 @@ from minbuild.planning.phases import step_phases
 def arena_peak(routine: Routine, assignment: Mapping[str, int]) -> int:
     """The height of a graph's arena at these sizes."""
     return solution_of(routine.buffers, buffer_sizes(routine.buffers, assignment)).height
+
+
+def _step_of(spans: Iterable[tuple[Buffer, int]], bound: int) -> int:
+    """The first step at which the buffers of `spans`, each with its bytes, take `bound` bytes together."""
+    changes: defaultdict[int, int] = defaultdict(int)
+    for buffer, size in spans:
+        changes[buffer.first] += size
+        changes[buffer.last + 1] -= size
+    steps = sorted(changes)
+    return next(
+        s for s, live in zip(steps, accumulate(changes[s] for s in steps), strict=True) if live == bound
+    )
 
 
 def arena_of(artifacts: TrainingArtifacts, routine: Routine, assignment: Mapping[str, int]) -> Arena:
@@ -25,10 +39,7 @@ def arena_of(artifacts: TrainingArtifacts, routine: Routine, assignment: Mapping
     if not bound:
         return Arena(routine.name, peak, bound)
     spans = [(buffer, aligned(size)) for buffer, size in zip(routine.buffers, sizes, strict=True) if size]
-    starts = sorted({buffer.first for buffer, _ in spans})
-    step = next(
-        s for s in starts if sum(size for b, size in spans if b.first <= s <= b.last) == bound
-    )  # it only grows where something starts
+    step = _step_of(spans, bound)
     phases = step_phases(artifacts, routine)
     live = [
         LiveTensor(buffer.name, routine.steps[buffer.first].node, phases[buffer.first], size)
