@@ -170,10 +170,12 @@ MB_NOINLINE void multiply_panel(const Gemm<T>& g, int bytes, T* edge, const Step
     } else if constexpr (kPacked) {
       // As in a tile that fits, which of a product's parts each is in: alpha times a sum and what it is added to are
       // rounded once.
-      for (intptr_t r = 0; r < rows; ++r)
-        for (intptr_t s = 0; s < width; ++s)
-          edge[r * width + s] = s >= g.n ? T(0) : g.accumulate ? c[r * g.c_row + s * g.c_col] : start[s];
-      old = edge;
+      if (g.accumulate || start != zero_row<T>) {
+        for (intptr_t r = 0; r < rows; ++r)
+          for (intptr_t s = 0; s < g.n; ++s)
+            edge[r * width + s] = g.accumulate ? c[r * g.c_row + s * g.c_col] : start[s];
+        old = edge;
+      }
     }
     MB_OPAQUE(out);  // else the tile is compiled for `c` and for `edge`
 #if MB_HALF_PANELS

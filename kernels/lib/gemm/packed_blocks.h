@@ -162,6 +162,7 @@ template <class T, class... Rows>
 MB_NOINLINE void multiply_packed(const Gemm<T>& g, int bytes, T* scratch, PackPanels<T> pack, const void* packer,
                                  const T* start, const Rows&... rows) {
   alignas(16) T edge[kMostPackedRows * kMostTileBytes / sizeof(T)];
+  clear_bytes(edge, sizeof edge);  // tiles load all of it
 #if MB_COLLECTS_PANELS
   int32_t places[kPanelBytes / kTileVectors / 32];
   PanelCopies<T> copies = {places};
