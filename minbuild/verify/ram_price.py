@@ -62,7 +62,9 @@ class _Timed:
             one = timed_script(model, pace, 1, (_TRAIN,))
             rounds = max(rounds, rounds_within(most, self.step, one, model))
         script = timed_script(model, pace, rounds, (_TRAIN,))
-        reply = time_steps(script, model.plan_bytes, self.library, here.target, here.toolchain, _LONGEST)
+        reply = time_steps(
+            script, model.plan_bytes, self.library, here.target, here.toolchain, timeout=_LONGEST
+        )
         found = read_times(reply, script, model, self.library, str(here.target)).graphs[_TRAIN]
         self.nanoseconds = found if shortest is None else np.minimum(found, shortest)
 

@@ -110,7 +110,7 @@ def test_a_library_of_this_machine_is_measured_in_place_of_others(fitted: Compil
 def test_a_price_stays_an_estimate_where_nothing_can_be_timed(
     fitted: CompiledModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crash(*_: object) -> bytes:
+    def crash(*_: object, **__: object) -> bytes:
         raise VerificationFailed("here: it crashed.")
 
     monkeypatch.setattr(ram_price, "time_steps", crash)
