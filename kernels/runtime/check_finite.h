@@ -73,6 +73,17 @@ MB_NOINLINE mb_status check_finite(Session* s) {
   if (scales_loss(s) || !any_not_finite(s, at + 4, s->trainable_bytes)) end = at;
 #else
   if (scales_loss(s)) end = at;
+#if defined(__x86_64__) && !MB_DOUBLES
+  // The loop below takes up to a third of a step of a small perceptron. Vectors that are finite are passed over.
+  using Words = Vec<int32_t, 4>;
+  using Halves = int64_t __attribute__((vector_size(16)));
+  for (const Words exponent(0x7f800000); word << 1 < 0xff000000 && end - at >= 20; at += 16) {
+    const auto all = (Words::load(reinterpret_cast<const int32_t*>(at + 4)) & exponent) == exponent;
+    Halves halves;
+    __builtin_memcpy(&halves, &all, sizeof halves);
+    if ((halves[0] | halves[1]) != 0) break;
+  }
+#endif
 #endif
   for (;;) {
     if (word << 1 >= (MB_DOUBLES ? 0xffe00000 : 0xff000000)) {
