@@ -78,7 +78,9 @@ MB_NOINLINE mb_status check_finite(Session* s) {
   using Words = Vec<int32_t, 4>;
   using Halves = int64_t __attribute__((vector_size(16)));
   for (const Words exponent(0x7f800000); word << 1 < 0xff000000 && end - at >= 20; at += 16) {
-    const auto all = (Words::load(reinterpret_cast<const int32_t*>(at + 4)) & exponent) == exponent;
+    Words::Raw some;  // of a damaged plan at any address
+    __builtin_memcpy(&some, at + 4, sizeof some);
+    const auto all = (Words(some) & exponent) == exponent;
     Halves halves;
     __builtin_memcpy(&halves, &all, sizeof halves);
     if ((halves[0] | halves[1]) != 0) break;
