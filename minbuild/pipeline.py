@@ -157,7 +157,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     for name, model in models.items():
         check_one_file(model, request.reference, request.abi, integrations)
         for note in (*model.artifacts.notes, *_absent(model), _memory_line(model), *_budget_line(model)):
-            progress.note(f"{name}: {note}" if len(models) > 1 else note)
+            progress.note(_of_model(name, note, models))
         check_address_space(model.plan, model.largest, name, (str(t) for t in targets if t.traits.bits == 32))
     build_options = with_loop_variants(planned, build_options, request.extra != ExtraRequirements())
     cmake = request.cmake_toolchain is not None
@@ -177,7 +177,7 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
     contents = contents_of(planned, request.extra, progress.note, build_options)
     for name, model in models.items():
         if contents.checkpoint_writing and (text := saving_note(model.plan)):
-            progress.note(f"{name}: {text}" if len(models) > 1 else text)
+            progress.note(_of_model(name, text, models))
     if build_options.half_arithmetic == NATIVE:
         check_halves(contents.kernels)
     builder = LibraryBuilder(
@@ -369,6 +369,11 @@ def _absent(model: CompiledModel) -> Iterator[str]:
         yield "No evaluation model: the trainer evaluates nothing."
     if model.artifacts.optimizer is None and OPTIMIZE in model.options.graphs:
         yield "No optimizer model: the trainer computes gradients, and updates no parameters."
+
+
+def _of_model(name: str, note: str, models: Mapping[str, CompiledModel]) -> str:
+    """A note on a model, with its name where there are several."""
+    return f"{name}: {note}" if len(models) > 1 else note
 
 
 def _budget_line(model: CompiledModel) -> Iterator[str]:

@@ -142,7 +142,7 @@ def saved_bytes(plan: Plan) -> int:
     return plan.counted_bytes - plan.gradient_bytes + frozen_bytes(plan)
 
 
-def saves_parameters(plan: Plan) -> bool:
+def _saves_parameters(plan: Plan) -> bool:
     """True if a checkpoint holds the parameters of `plan` without optimizer state."""
     return saved_bytes(plan) - plan.moments * plan.trainable_bytes <= MOST_SAVED
 
@@ -154,7 +154,7 @@ def saving_note(plan: Plan) -> str:
         return ""
     left = (
         "the device saves parameters alone, and training that goes on from them begins its optimizer state anew"
-        if saves_parameters(plan)
+        if _saves_parameters(plan)
         else "the device saves nothing; read trained parameters with mb_get_parameter"
     )
     return (
