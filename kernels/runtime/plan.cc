@@ -110,6 +110,9 @@ bool Session::read_plan(const void* bytes, size_t size) {
     count[i] = vector.count;
     good &= vector.data != nullptr;
   }
+#if MB_WIDE
+  good &= reinterpret_cast<uintptr_t>(data[plan::kExprs]) % alignof(plan::Expr) == 0;  // numbers of 8 bytes
+#endif
 #endif
 #if MB_IDLE_MOMENTS > 1
   stored_moments = (version & plan::kIdleMomentsVersion) != 0 ? 0 : count[plan::kMoments];

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,6 +96,24 @@ def test_bytes_to_restore_of_a_wide_plan_that_overflow_are_refused(
         with pytest.raises(TrainerError):
             arena_size(wide.library, plan)
         assert status(wide.library, plan, case) == BAD_PLAN
+
+
+@pytest.mark.parametrize("off", [0, 4])
+def test_expressions_of_a_wide_plan_are_read_where_their_numbers_can_be(
+    wide: Trainer, off: int, case: CaseSet
+) -> None:
+    """The same expressions once more behind the plan, from a multiple of 8 bytes on, and 4 bytes further."""
+    plan, (root,) = bytearray(wide.data), struct.unpack_from("<I", wide.data)
+    (to_slots,) = struct.unpack_from("<i", plan, root)
+    names = [field.name for field in plan_schema(wide=True).tables["Trainer"].fields]
+    (to_field,) = struct.unpack_from("<H", plan, root - to_slots + 4 + 2 * names.index("exprs"))
+    field = root + to_field
+    (to_vector,) = struct.unpack_from("<I", plan, field)
+    (count,) = struct.unpack_from("<I", plan, field + to_vector)
+    vector = bytes(plan[field + to_vector :][: 4 + 16 * count])
+    plan += bytes(-len(plan) % 8 + 4 + off)
+    struct.pack_into("<I", plan, field, len(plan) - field)
+    assert status(wide.library, bytes(plan) + vector, case) == (BAD_PLAN if off else 0)
 
 
 @pytest.mark.parametrize("compiled", [False, True])
