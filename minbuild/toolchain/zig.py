@@ -277,15 +277,18 @@ class Zig:
         return found
 
     def _link_macos(self, objects: tuple[str, ...], target: Target, workspace: BuildFolder) -> Linked:
-        link = (*driver(target, "c++"), *flags.link_macos(target), *objects, "-o")
-        self._run((*link, "unstripped"), workspace)
-        self._run((*link, "stripped", "-s"), workspace)
-        return Linked(
-            workspace.read("stripped"),
-            workspace.read("unstripped"),
-            "",
-            (*link, target.traits.shared_name, "-s"),
-        )
+        def linked(*options: str) -> Linked:
+            link = (*driver(target, "c++"), *flags.link_macos(target), *options, *objects, "-o")
+            self._run((*link, "unstripped"), workspace)
+            self._run((*link, "stripped", "-s"), workspace)
+            shared, unstripped = (workspace.read(name) for name in ("stripped", "unstripped"))
+            return Linked(shared, unstripped, "", (*link, target.traits.shared_name, "-s"))
+
+        # libSystem is linked without being asked for and has the compiler's helpers, which would be built for each of
+        # the two: most of a minute.
+        with suppress(ToolchainFailed):
+            return linked("-rtlib=none", "-nolibc")
+        return linked()
 
 
 def _link(target: Target, build_options: BuildOptions, interface: Interface | None) -> tuple[str, ...]:

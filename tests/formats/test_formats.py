@@ -197,6 +197,11 @@ def test_the_same_sources_give_the_same_bytes(
     )
 
 
+def test_libraries_of_macos_are_linked_without_building_helpers(library: Library) -> None:
+    """They take most of a minute for each architecture; its C library has them."""
+    assert ("-rtlib=none" in library.built.commands[-2]) == ("macos" in library.target)
+
+
 def test_files_of_no_known_format_are_refused() -> None:
     for data in (b"", b"#!/bin/sh", b"\xca\xfe\xba\xbe" + bytes(60), b"MZ" + bytes(10)):
         with pytest.raises(BadInput, match="odd"):
