@@ -114,8 +114,8 @@ def link(
     """The library and its unstripped copy with a symbol table. `compile_c` is the call of the C compiler. Raises
     ToolchainFailed. `objects` are names of files in `workspace`, made for `target`; `run` starts a command there and
     returns its output."""
-    workspace.write({"probe.c": PROBE, "system.def": SYSTEM})
-    run((*compile_c, *_PLAIN, "-c", "probe.c", "-o", "probe.o"))
+    _compile_probe(compile_c, workspace, run)
+    workspace.write({"system.def": SYSTEM})
     run(("zig", "dlltool", "-m", _MACHINES[target.traits.arch], "-d", "system.def", "-l", "system.lib"))
     link = (*_LINK, *objects, "probe.o", "system.lib")
     # The name inside the library is that of the file.
@@ -123,3 +123,24 @@ def link(
     unstripped = workspace.read("minbuild.dll")
     run((*link, "-out:minbuild.dll"))
     return Linked(workspace.read("minbuild.dll"), unstripped, "", (*link, "-out:minbuild.dll"))
+
+
+def link_program(
+    objects: tuple[str, ...],
+    compile_c: tuple[str, ...],
+    workspace: BuildFolder,
+    run: Callable[[tuple[str, ...]], str],
+) -> bytes:
+    """A program of `objects` and of libminbuild.a in `workspace`, without a C library: it begins with `begin`.
+    `compile_c` and `run` are as for `link`. Raises ToolchainFailed."""
+    _compile_probe(compile_c, workspace, run)
+    options = ("-nostdlib", "-nostartfiles", "-rtlib=none", "-Wl,-e,begin", "-s")
+    run((*compile_c, *options, *objects, "libminbuild.a", "probe.o", "-lkernel32", "-o", "program"))
+    return workspace.read("program")
+
+
+def _compile_probe(
+    compile_c: tuple[str, ...], workspace: BuildFolder, run: Callable[[tuple[str, ...]], str]
+) -> None:
+    workspace.write({"probe.c": PROBE})
+    run((*compile_c, *_PLAIN, "-c", "probe.c", "-o", "probe.o"))

@@ -193,7 +193,7 @@ class Zig:
         return workspace.read(made)
 
     def links_without_libc(self, target: Target) -> bool:
-        return (
+        return target.traits.os == "windows" or (
             target.traits.os == "linux"
             and target.traits.arch in _NO_LIBC
             and "musl" in _program_target(target)
@@ -205,6 +205,11 @@ class Zig:
         workspace.write({"memops.c": builtin_memops.source()})
         memops = (*compile_command(target, "cc", BuildOptions(), _program_target(target)), "-c", "memops.c")
         self._run((*memops, "-o", "memops.o"), workspace)
+        if target.traits.os == "windows":
+            compile_c = driver(target, "cc", _program_target(target))
+            return link_pe.link_program(
+                (*objects, "memops.o"), compile_c, workspace, lambda c: self._run(c, workspace)
+            )
         link = ("zig", "ld.lld", "-static", "--gc-sections", "-s", *objects, "memops.o", "libminbuild.a")
         with suppress(ToolchainFailed):
             self._run((*link, "-o", "program"), workspace)

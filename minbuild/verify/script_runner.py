@@ -24,7 +24,7 @@ _STEPS = ("steps.cc", "steps.h", "step_memory.h", "step_pages.h", "step_noise.h"
 # How runner.c gets at files and memory.
 _POSIX, _WINDOWS = "host_posix.c", "host_windows.c"
 _SEMIHOSTED = ("host_semihosting.c", "host_semihosting.inc")
-_CALLS = "linux_calls.c"  # in place of a C library
+_CALLS = {"linux": "linux_calls.c", "windows": "windows_calls.c"}  # in place of a C library
 
 
 class Watch(IntEnum):
@@ -117,7 +117,8 @@ def _program(sources: Sources, library: BuiltLibrary, target: Target, toolchain:
     trainer needs more of it than the runner, as kernels of one's own may."""
     archive = library.built.archive
     if toolchain.links_without_libc(target):
-        calls = {_CALLS: (assets.root("templates") / "verify" / _CALLS).read_bytes()}
+        name = _CALLS[target.traits.os]
+        calls = {name: (assets.root("templates") / "verify" / name).read_bytes()}
         with suppress(ToolchainFailed):
             return build_program({**sources, **calls}, archive, target, toolchain, libc=False)
     return build_program(sources, archive, target, toolchain)

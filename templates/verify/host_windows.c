@@ -1,20 +1,35 @@
-/* runner.c on Windows, with its C library. */
-#include <fcntl.h>
-#include <io.h>
-#include <stdio.h>
-#include <stdlib.h>
+/* runner.c on Windows, with nothing but its kernel: the default toolchain would have to build a C library first, which takes
+ * longer than all the rest. */
+#include <windows.h>
 
 #include "host.h"
 
-void host_fail(const char* what, const char* why) {
-  fprintf(stderr, "%s: %s\n", what, why);
-  exit(3);
+/* Files are read and written in pieces, of which 32 bits have the size. */
+#define PIECE ((DWORD)1 << 30)
+
+static void put(HANDLE file, const char* data, size_t size) {
+  while (size) {
+    DWORD done;
+    if (!WriteFile(file, data, size < PIECE ? (DWORD)size : PIECE, &done, NULL)) ExitProcess(3);
+    data += done, size -= done;
+  }
 }
 
-void host_give_back(void* memory) { free(memory); }
+static void complain(const char* text) {
+  size_t size = 0;
+  while (((const volatile char*)text)[size]) ++size; /* or the compiler makes a call of strlen of it */
+  put(GetStdHandle(STD_ERROR_HANDLE), text, size);
+}
+
+void host_fail(const char* what, const char* why) {
+  complain(what), complain(": "), complain(why), complain("\n");
+  ExitProcess(3);
+}
+
+void host_give_back(void* memory) { HeapFree(GetProcessHeap(), 0, memory); }
 
 void* host_take(size_t size) {
-  void* memory = malloc(size + 16);
+  void* memory = HeapAlloc(GetProcessHeap(), 0, size + 16);
   if (!memory) host_fail("memory", "there is no more");
   return memory;
 }
@@ -26,32 +41,60 @@ void host_protect(void* start, size_t size, int writable, int (*caught)(const vo
   (void)start, (void)size, (void)writable, (void)caught;
 }
 
+static HANDLE opened(const char* name) {
+  HANDLE file = CreateFileA(name, GENERIC_READ, FILE_SHARE_READ, NULL, OPEN_EXISTING, 0, NULL);
+  if (file == INVALID_HANDLE_VALUE) host_fail(name, "cannot be opened");
+  return file;
+}
+
+static void get(HANDLE file, const char* name, char* to, size_t size) {
+  while (size) {
+    DWORD done;
+    if (!ReadFile(file, to, size < PIECE ? (DWORD)size : PIECE, &done, NULL)) host_fail(name, "cannot be read");
+    if (!done) host_fail(name, "ends too early");
+    to += done, size -= done;
+  }
+}
+
 unsigned char* host_read(const char* name, size_t* size) {
-  FILE* file = fopen(name, "rb");
+  HANDLE file = opened(name);
+  LARGE_INTEGER bytes;
   unsigned char* data;
-  if (!file) host_fail(name, "cannot be opened");
-  fseek(file, 0, SEEK_END);
-  *size = (size_t)ftell(file);
-  fseek(file, 0, SEEK_SET);
+  if (!GetFileSizeEx(file, &bytes)) host_fail(name, "cannot be read");
+  *size = (size_t)bytes.QuadPart;
   data = host_take(*size);
-  if (fread(data, 1, *size, file) != *size) host_fail(name, "cannot be read");
-  fclose(file);
+  get(file, name, (char*)data, *size);
+  CloseHandle(file);
   return data;
 }
 
 void host_next(void* to, size_t size) {
-  static FILE* file;
-  if (!file) file = fopen("trace", "rb");
-  if (!file || fread(to, 1, size, file) != size) host_fail("trace", "ends too early");
+  static HANDLE file;
+  if (!file) file = opened("trace");
+  get(file, "trace", to, size);
 }
 
-/* Windows would put a carriage return before each byte 10. */
+/* Small pieces go together. */
+static char waiting[1 << 16];
+static size_t used;
+
+int host_finish(void) {
+  put(GetStdHandle(STD_OUTPUT_HANDLE), waiting, used);
+  used = 0;
+  return 1;
+}
+
 void host_write(const void* data, size_t size) {
-  static int binary;
-  if (!binary) _setmode(_fileno(stdout), _O_BINARY), binary = 1;
-  if (size) fwrite(data, 1, size, stdout);
+  const char* from = data;
+  if (size > sizeof waiting - used) host_finish();
+  if (size > sizeof waiting) {
+    put(GetStdHandle(STD_OUTPUT_HANDLE), from, size);
+    return;
+  }
+  while (size--) waiting[used++] = *from++;
 }
 
-int host_finish(void) { return fflush(stdout) == 0; }
-
-void host_stop(void) { exit(host_finish() ? 0 : 3); }
+void host_stop(void) {
+  host_finish();
+  ExitProcess(0);
+}
