@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import is_
 
 from minbuild.ir import Procedure, Program
 from minbuild.ops import Registry
@@ -44,15 +45,56 @@ class ContractViolation(Exception):
     """A pass got or made a program that breaks an invariant: a mistake in minbuild, never in its input."""
 
 
-def check(program: Program, registry: Registry, invariants: Sequence[Invariant], where: str) -> None:
+class Known:
+    """The invariants that procedures were found to hold. Most passes leave most procedures as they are, and what is
+    unchanged is not checked again."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[Procedure, set[Invariant]]] = {}
+
+    def of(self, procedure: Procedure) -> set[Invariant]:
+        """Those of `procedure`, to which the caller adds what it finds."""
+        earlier = self._found.get(procedure.name)
+        held = earlier[1] if earlier and unchanged(earlier[0], procedure) else set()
+        self._found[procedure.name] = procedure, held
+        return held
+
+
+def unchanged(one: Procedure, other: Procedure) -> bool:
+    """True if two procedures consist of the very same objects. Equal ones may be found to differ."""
+    if one is other:
+        return True
+    if len(one.calls) != len(other.calls) or one.values.keys() != other.values.keys():
+        return False
+    rest = "name", "source", "inputs", "outputs", "alias", "loops", "samples"
+    return (
+        all(map(is_, one.calls, other.calls))
+        and all(value is other.values[name] for name, value in one.values.items())
+        and all(getattr(one, name) == getattr(other, name) for name in rest)
+    )
+
+
+def check(
+    program: Program,
+    registry: Registry,
+    invariants: Sequence[Invariant],
+    where: str,
+    known: Known | None = None,
+) -> None:
     """Raises ContractViolation with everything in `program` that breaks the first broken one of `invariants`; later
-    ones may rely on it. `registry` holds the operators, `where` is the place among the passes, for the message."""
-    for invariant in invariants:
+    ones may rely on it. `registry` holds the operators, `where` is the place among the passes, for the message,
+    `known` remembers what holds from one call to the next."""
+    known = known or Known()
+    rest = [(p, held) for p in program.procedures if not (held := known.of(p)).issuperset(invariants)]
+    for invariant in invariants if rest else ():
         _raise(
             f"{where}: {invariant.name}: {procedure.name}: {text}"
-            for procedure in program.procedures
+            for procedure, held in rest
+            if invariant not in held
             for text in invariant.violations(procedure, registry)
         )
+    for _, held in rest:
+        held.update(invariants)
 
 
 def check_relations(before: Program, after: Program, relations: Sequence[Relation], where: str) -> None:
@@ -60,10 +102,11 @@ def check_relations(before: Program, after: Program, relations: Sequence[Relatio
     `relations` forbids. `where` is the place among the passes, for the message."""
     own = {procedure.name: procedure for procedure in after.procedures}
     _raise(f"{where}: procedure '{p.name}' is lost" for p in before.procedures if p.name not in own)
-    for relation in relations:
+    changed = [p for p in before.procedures if not unchanged(p, own[p.name])]
+    for relation in relations if changed else ():
         _raise(
             f"{where}: {relation.name}: {procedure.name}: {text}"
-            for procedure in before.procedures
+            for procedure in changed
             for text in relation.violations(procedure, own[procedure.name])
         )
 

@@ -9,7 +9,7 @@ from itertools import chain
 
 from minbuild.ir import Procedure, Program
 from minbuild.ops import Registry
-from minbuild.passes.contracts import Invariant, Pass, Relation, check, check_relations
+from minbuild.passes.contracts import Invariant, Known, Pass, Relation, check, check_relations
 from minbuild.passes.invariants import (
     ALWAYS,
     CALLS_REPEATED,
@@ -145,7 +145,7 @@ def optimize(
     takes the place of those that repeat cheap and inexpensive calls, and has all loops keep checkpoints; `looped` puts
     a training step of one slice of the batch into a loop over all of them, once its calls are in their order. Raises
     ContractViolation where contracts are checked (`CHECKS`) and one is broken."""
-    checked = os.environ.get(CHECKS) == "1"
+    checked, known = os.environ.get(CHECKS) == "1", Known()
     others: dict[str, Sequence[Pass]] = {
         rematerialize_cheap.__name__: rematerialization,
         repeat_inexpensive.__name__: (),
@@ -156,18 +156,19 @@ def optimize(
         if looped and each.name == tile_batches.__name__:
             program = looped(program)
         before = sum(len(p.calls) for p in program.procedures)
-        program = run_pass(each, program, registry) if checked else each.function(program, registry)
+        program = run_pass(each, program, registry, known) if checked else each.function(program, registry)
         after = sum(len(p.calls) for p in program.procedures)
         if log:
             log(f"pass {number}: {each.name}: {before} -> {after} calls")
     return program
 
 
-def run_pass(each: Pass, program: Program, registry: Registry) -> Program:
+def run_pass(each: Pass, program: Program, registry: Registry, known: Known | None = None) -> Program:
     """Applies one pass and checks its contract: the result of `each` on `program`, whose operators `registry` holds.
-    Raises ContractViolation."""
-    check(program, registry, (*ALWAYS, *each.requires), f"before {each.name}")
+    `known` remembers what holds from one pass to the next. Raises ContractViolation."""
+    known = known or Known()
+    check(program, registry, (*ALWAYS, *each.requires), f"before {each.name}", known)
     made = each.function(program, registry)
     check_relations(program, made, (SAME_INTERFACE, *each.preserves), f"across {each.name}")
-    check(made, registry, (*ALWAYS, *each.ensures), f"after {each.name}")
+    check(made, registry, (*ALWAYS, *each.ensures), f"after {each.name}", known)
     return made
