@@ -112,8 +112,8 @@ def test_settings_know_every_option_that_is_not_about_output() -> None:
 def test_everything_in_a_file(minbuild: Command, tmp_path: Path) -> None:
     config = tmp_path / "minbuild.toml"
     config.write_text(
-        'profile = "smallest"\nno-analysis = true\ntarget = ["x86_64-linux-musl"]\nunwind-tables = true\n'
-        'include-op = "Relu"\ngraphs = ["train", "optimize"]\n[budgets]\nfile = "1 MiB"\n'
+        'profile = "smallest"\nno-analysis = true\ntarget = ["wasm32"]\nunwind-tables = true\n'
+        'include-op = "Relu"\ngraphs = ["train", "optimize"]\nlto = "off"\n[budgets]\nfile = "1 MiB"\n'
     )
     out = tmp_path / "dist"
     said = minbuild("reduce", SMALL, "--out", out, "--settings", config, "--unwind-tables", "off")
@@ -122,9 +122,11 @@ def test_everything_in_a_file(minbuild: Command, tmp_path: Path) -> None:
     report = json.loads((out / "report" / "report.json").read_text())
     assert (
         report["build_options"]
-        == replace(in_profile("smallest"), graphs=("train", "optimize"), flavor="interpreted").as_text
+        == replace(
+            in_profile("smallest"), graphs=("train", "optimize"), flavor="interpreted", lto="off"
+        ).as_text
     )
-    assert [t["target"] for t in report["targets"]] == ["x86_64-linux-musl"]
+    assert [t["target"] for t in report["targets"]] == ["wasm32"]
     assert not report["targets"][0]["waterfall"]
     config.write_text("no-analysis = true\n[budgets]\nfile = 1\n")
     assert minbuild("reduce", SMALL, "--out", out, "--settings", config).code == 5
