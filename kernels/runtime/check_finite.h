@@ -77,18 +77,18 @@ MB_NOINLINE mb_status check_finite(Session* s) {
 #else
   if (scales_loss(s)) end = at;
 #if defined(__x86_64__) && !MB_DOUBLES
-  // The loop below takes up to a third of a step of a small perceptron. By vectors first: a number that is not finite
-  // carries into the sign when the exponent grows by one. Only where one did are words looked at, all of them.
+  // The loop below takes up to a third of a step of a small perceptron. By vectors first: the sign of a number that
+  // is not finite changes when the exponent grows by one. Only where one did are words looked at, all of them.
   using Words = uint32_t __attribute__((vector_size(16)));
   using Floats = float __attribute__((vector_size(16)));
-  Words carried = {};
+  Words changed = {};
   const char* next = at + 4;
   for (; end - next >= 16; next += 16) {
     Words some;  // at any address, as above
     __builtin_memcpy(&some, next, sizeof some);
-    carried |= (some & 0x7f800000) + 0x00800000;
+    changed |= some ^ (some + 0x00800000);
   }
-  if (word << 1 < 0xff000000 && __builtin_ia32_movmskps(reinterpret_cast<Floats>(carried)) == 0) at = next - 4;
+  if (word << 1 < 0xff000000 && __builtin_ia32_movmskps(reinterpret_cast<Floats>(changed)) == 0) at = next - 4;
 #endif
 #endif
   for (;;) {
