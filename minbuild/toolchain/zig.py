@@ -202,14 +202,12 @@ class Zig:
     def _link_without_libc(self, objects: tuple[str, ...], target: Target, workspace: BuildFolder) -> bytes:
         """The program, with the two functions that compilers make calls of, and with the compiler's helpers where any
         are missing."""
+        if target.traits.os == "windows":
+            compile_c = driver(target, "cc", _program_target(target))
+            return link_pe.link_program(objects, compile_c, workspace, lambda c: self._run(c, workspace))
         workspace.write({"memops.c": builtin_memops.source()})
         memops = (*compile_command(target, "cc", BuildOptions(), _program_target(target)), "-c", "memops.c")
         self._run((*memops, "-o", "memops.o"), workspace)
-        if target.traits.os == "windows":
-            compile_c = driver(target, "cc", _program_target(target))
-            return link_pe.link_program(
-                (*objects, "memops.o"), compile_c, workspace, lambda c: self._run(c, workspace)
-            )
         link = ("zig", "ld.lld", "-static", "--gc-sections", "-s", *objects, "memops.o", "libminbuild.a")
         with suppress(ToolchainFailed):
             self._run((*link, "-o", "program"), workspace)

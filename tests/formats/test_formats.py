@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from minbuild import assets
 from minbuild.analysis.attribution import attribute
 from minbuild.errors import BadInput, MinbuildError, ToolchainFailed
 from minbuild.formats import detect as formats
@@ -18,6 +19,7 @@ from minbuild.ir import Binary, Kernel
 from minbuild.toolchain import (
     BuildOutput,
     build_library,
+    build_program,
     check_link,
     find_emulator,
     find_toolchain,
@@ -200,6 +202,19 @@ def test_the_same_sources_give_the_same_bytes(
 def test_libraries_of_macos_are_linked_without_building_helpers(library: Library) -> None:
     """They take most of a minute for each architecture; its C library has them."""
     assert ("-rtlib=none" in library.built.commands[-2]) == ("macos" in library.target)
+
+
+@pytest.mark.parametrize("name", ["x86_64-windows", "aarch64-windows"])
+def test_a_program_for_windows_asks_the_system_alone(name: str) -> None:
+    """Without a C library, which would have to be built first."""
+    target, toolchain = parse_target(name), find_toolchain()
+    assert toolchain.links_without_libc(target)
+    start = (assets.root("templates") / "verify/windows_calls.c").read_bytes()
+    main = b'int main(void) { char a[9000]; __asm__ volatile("" ::"r"(a) : "memory"); return a[8]; }'
+    archive = build_library(SOURCES, target, toolchain).archive
+    sources = {"main.c": main, "windows_calls.c": start}
+    program = build_program(sources, archive, target, toolchain, libc=False)
+    assert pe.read_binary("program", name, program, program).imports == ("ExitProcess",)
 
 
 def test_files_of_no_known_format_are_refused() -> None:

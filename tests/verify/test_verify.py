@@ -191,14 +191,18 @@ def test_an_emulator_without_an_instruction_is_named(
         foreign.prove_foreign(here, good, target, find_toolchain())
 
 
+@pytest.mark.parametrize(
+    ("name", "calls"),
+    [("aarch64-linux-musl", "linux_calls.c"), ("x86_64-windows", "windows_calls.c")],
+)
 def test_a_trainer_that_needs_more_of_a_c_library_has_one(
-    here: Baseline, good: BuiltLibrary, monkeypatch: pytest.MonkeyPatch
+    name: str, calls: str, good: BuiltLibrary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As kernels of one's own may, of which the runner knows nothing."""
-    target, asked = parse_target("aarch64-linux-musl"), []
+    target, asked = parse_target(name), []
 
     def linked(sources: Mapping[str, bytes], *given: object, libc: bool = True) -> bytes:
-        asked.append((libc, "linux_calls.c" in sources))
+        asked.append((libc, calls in sources))
         if not libc:
             raise ToolchainFailed("undefined symbol: powf")
         return b"program"
