@@ -20,6 +20,9 @@
 #else
 #define MB_SYSTEM_CALLS 0
 #endif
+#if defined(__linux__) && defined(__arm__)
+#include <sys/syscall.h>
+#endif
 
 namespace minbuild {
 
@@ -112,7 +115,20 @@ MB_INLINE void system_take_large_pages(void*, size_t) {}
 MB_INLINE int system_sync(int file) { return checked(fsync(file)); }
 MB_INLINE int system_close(int file) { return checked(close(file)); }
 MB_INLINE int system_rename(const char* from, const char* to) { return checked(rename(from, to)); }
-MB_INLINE int system_stat(const char* path, struct stat* found) { return checked(lstat(path, found)); }
+// The mode of a file.
+MB_INLINE int system_stat(const char* path, struct stat* found) {
+#if defined(__linux__) && defined(__arm__)
+  // The shared C library has had lstat since 2.33 only: before, each program brought its own.
+  struct {
+    uint32_t before[4], mode, after[24];
+  } kernels;
+  const int error = checked(static_cast<int>(syscall(SYS_fstatat64, AT_FDCWD, path, &kernels, AT_SYMLINK_NOFOLLOW)));
+  if (error == 0) found->st_mode = kernels.mode;
+  return error;
+#else
+  return checked(lstat(path, found));
+#endif
+}
 MB_INLINE int system_mode(int file, uint32_t mode) { return checked(fchmod(file, static_cast<mode_t>(mode))); }
 MB_INLINE void system_remove(const char* path) { unlink(path); }
 

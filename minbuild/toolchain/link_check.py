@@ -15,8 +15,18 @@ from minbuild.errors import ToolchainFailed
 ALLOWED_IMPORTS = frozenset(
     ("memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen", "strcmp", "mmap", "munmap", "madvise")
     + ("open", "close", "read", "write", "lseek", "fsync", "rename", "unlink", "fchmod")
-    # lstat under the names that C libraries give it: by the size of times, or of file numbers.
-    + ("lstat", "lstat64", "__lxstat", "__lxstat64", "__lstat_time64", "__lstat64_time64", "lstat$INODE64")
+    # lstat under the names that C libraries give it: by the size of times, or of file numbers. On 32-bit Arm it is a
+    # call of the system.
+    + (
+        "lstat",
+        "lstat64",
+        "__lxstat",
+        "__lxstat64",
+        "__lstat_time64",
+        "__lstat64_time64",
+        "lstat$INODE64",
+        "syscall",
+    )
     + ("__errno_location", "__error", "__errno", "bzero", "dyld_stub_binder")
     + (
         "pthread_attr_destroy",
