@@ -36,6 +36,9 @@ from minbuild.toolchain.zig_flags import compile_command, driver, lto_options, u
 
 # Processors of templates/verify/linux_calls.c.
 _NO_LIBC = ("x86_64", "aarch64", "arm", "riscv64")
+# Of macOS. libSystem is linked without being asked for and has the compiler's helpers, which would be built for the
+# stripped and for the unstripped file: most of a minute.
+_WITHOUT_HELPERS = ("-rtlib=none", "-nolibc")
 _LINK_CURE = "Build with --cxx g++ or --cxx clang++ to see whether another linker accepts it."
 
 
@@ -287,10 +290,8 @@ class Zig:
             shared, unstripped = (workspace.read(name) for name in ("stripped", "unstripped"))
             return Linked(shared, unstripped, "", (*link, target.traits.shared_name, "-s"))
 
-        # libSystem is linked without being asked for and has the compiler's helpers, which would be built for each of
-        # the two: most of a minute.
         with suppress(ToolchainFailed):
-            return linked("-rtlib=none", "-nolibc")
+            return linked(*_WITHOUT_HELPERS)
         return linked()
 
 
@@ -302,7 +303,7 @@ def _link(target: Target, build_options: BuildOptions, interface: Interface | No
     if target.traits.format == "pe":
         return link_pe.recipe(target)
     if not target.traits.is_elf:
-        return flags.link_macos(target)
+        return (*flags.link_macos(target), *_WITHOUT_HELPERS)
     return link_elf.recipe(target, build_options, interface)
 
 
