@@ -86,7 +86,9 @@ def check(
     `known` remembers what holds from one call to the next."""
     known = known or Known()
     rest = [(p, held) for p in program.procedures if not (held := known.of(p)).issuperset(invariants)]
-    for invariant in invariants if rest else ():
+    if not rest:
+        return
+    for invariant in invariants:
         _raise(
             f"{where}: {invariant.name}: {procedure.name}: {text}"
             for procedure, held in rest
@@ -103,7 +105,9 @@ def check_relations(before: Program, after: Program, relations: Sequence[Relatio
     own = {procedure.name: procedure for procedure in after.procedures}
     _raise(f"{where}: procedure '{p.name}' is lost" for p in before.procedures if p.name not in own)
     changed = [p for p in before.procedures if not unchanged(p, own[p.name])]
-    for relation in relations if changed else ():
+    if not changed:
+        return
+    for relation in relations:
         _raise(
             f"{where}: {relation.name}: {procedure.name}: {text}"
             for procedure in changed

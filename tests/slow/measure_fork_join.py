@@ -16,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from minbuild.analysis.attribution import attribute  # noqa: E402
-from minbuild.analysis.categories import Owner  # noqa: E402
+from measure_threads import THREADS, bytes_of_threads  # noqa: E402
+
 from minbuild.codegen.library_builder import BuiltLibrary, build_checked  # noqa: E402
 from minbuild.options.build_options import BuildOptions  # noqa: E402
 from minbuild.options.plan_options import PlanOptions  # noqa: E402
@@ -25,7 +25,6 @@ from minbuild.planning.compile import compile_model  # noqa: E402
 from minbuild.planning.kernel_selection import contents_of  # noqa: E402
 from minbuild.toolchain import find_toolchain, parse_target  # noqa: E402
 
-THREADS = 8
 MOST = 1500
 TARGETS = (
     *(
@@ -38,8 +37,6 @@ TARGETS = (
     *("x86_64-windows", "aarch64-windows", "x86_64-macos", "aarch64-macos"),
     *("wasm32-threads", "wasm32-threads-relaxed-simd"),
 )
-THREADS_CC = Owner("runtime", "threads")
-DIVISION = ("run_divided(", "run_part(")  # functions of it that cut calls; the others fork and join
 PAGE = ROOT / "reports/baseline/fork_join.md"
 INTRODUCTION = f"""# Bytes of fork and join
 
@@ -64,11 +61,7 @@ def rows(artifacts: Path) -> Iterator[tuple[str, int, int, int, int]]:
     """Target, bytes of both libraries, of the fork and join, and of the division of calls."""
     for target in TARGETS:
         bare, library = (built(artifacts, target, threads) for threads in ("off", str(THREADS)))
-        found = attribute(library.binary, library.owners, library.kernels).shares
-        pieces = [piece for share in found if share.owner == THREADS_CC for piece in share.pieces]
-        cut = sum(p.bytes for p in pieces if any(f in name for name in p.names for f in DIVISION))
-        total = sum(piece.bytes for piece in pieces)
-        yield target, len(bare.binary.data), len(library.binary.data), total - cut, cut
+        yield target, len(bare.binary.data), len(library.binary.data), *bytes_of_threads(library)
 
 
 def main() -> int:

@@ -31,7 +31,7 @@ from thread_times import recording_library, step_times  # noqa: E402
 
 from minbuild.analysis.attribution import attribute  # noqa: E402
 from minbuild.analysis.categories import Owner  # noqa: E402
-from minbuild.codegen.library_builder import build_checked  # noqa: E402
+from minbuild.codegen.library_builder import BuiltLibrary, build_checked  # noqa: E402
 from minbuild.options.build_options import BuildOptions  # noqa: E402
 from minbuild.options.plan_options import PlanOptions  # noqa: E402
 from minbuild.planning.compile import compile_model  # noqa: E402
@@ -64,6 +64,14 @@ that ran or waited to run, these measurements among them): with more than it has
 """
 
 
+def bytes_of_threads(library: BuiltLibrary) -> tuple[int, int]:
+    """The bytes of `kernels/runtime/threads.cc` in a library: of the fork and join, and of the division of calls."""
+    found = attribute(library.binary, library.owners, library.kernels).shares
+    pieces = [piece for share in found if share.owner == THREADS_CC for piece in share.pieces]
+    cut = sum(p.bytes for p in pieces if any(f in name for name in p.names for f in DIVISION))
+    return sum(piece.bytes for piece in pieces) - cut, cut
+
+
 class Built:
     """A library and its plan."""
 
@@ -76,10 +84,7 @@ class Built:
         self.path = work / f"{threads}.so"
         self.path.write_bytes(library.built.shared)
         self.library, self.bytes = Library(self.path), len(library.built.shared)
-        found = attribute(library.binary, library.owners, library.kernels).shares
-        pieces = [p for share in found if share.owner == THREADS_CC for p in share.pieces]
-        cut = [p.bytes for p in pieces if any(f in name for name in p.names for f in DIVISION)]
-        self.division, self.fork_join = sum(cut), sum(p.bytes for p in pieces) - sum(cut)
+        self.fork_join, self.division = bytes_of_threads(library)
         self.plan, self.checkpoint, self.symbols = model.plan_bytes, model.checkpoint, len(model.plan.symbols)
 
     def session(self, batch: int, library: Library | None = None, **options: object) -> Session:

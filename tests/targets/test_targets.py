@@ -48,9 +48,7 @@ LONG = ("packed", "threads", "resnet8", "mobilenetv2", "recurrent")
 RECURRENT = ("aarch64-linux-musl", "arm-linux-musleabihf", "wasm32")
 # Weights in 4, 8 and 16 bits.
 QUANTIZED = ("convolutions", "int4 convolutions", "MatMulNBits", "uint16 convolutions")
-# Every other case begins with the second half of the targets: the C library of each is built while nobody waits for it.
-HALVES = (EMULATED, EMULATED[4:] + EMULATED[:4])
-MATRIX = [(case, target) for n, case in enumerate((*CASES, *QUANTIZED)) for target in HALVES[n % 2]]
+MATRIX = [(case, target) for case in (*CASES, *QUANTIZED) for target in EMULATED]
 MATRIX += [("recurrent", target) for target in RECURRENT]
 # "rows" has normalizations of several rows at once.
 MATRIX += [("rows", target) for target in ("arm-linux-musleabihf", "aarch64-linux-musl", "wasm32")]
@@ -147,12 +145,9 @@ def baseline_of(case: str) -> Baseline:
     return baseline(model_of(case), library_of(case, str(host_target())), short=case in LONG)
 
 
-def _group(case: str, target: str) -> pytest.MarkDecorator:
-    """The programs of Windows together, as two processes would wait for its C library."""
-    return pytest.mark.xdist_group(target if "windows" in target else case)
-
-
-@pytest.mark.parametrize(("case", "target"), [pytest.param(*pair, marks=_group(*pair)) for pair in MATRIX])
+@pytest.mark.parametrize(
+    ("case", "target"), [pytest.param(*pair, marks=pytest.mark.xdist_group(pair[0])) for pair in MATRIX]
+)
 def test_computes_the_same(case: str, target: str) -> None:
     wanted = parse_target(target)
     assert find_emulator(wanted) is not None, why_not_run(wanted)
