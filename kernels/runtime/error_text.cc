@@ -95,7 +95,11 @@ MB_INLINE char* digits_of(Divisor number, char* end) {
 
 uint32_t length_of(const char* text) {
   uint32_t length = 0;
-  while (text[length] != 0) ++length;
+  while (*text != 0) {
+    ++text;
+    MB_OPAQUE(text);  // or compilers make a call of strlen of it
+    ++length;
+  }
   return length;
 }
 

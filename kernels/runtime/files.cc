@@ -43,13 +43,9 @@ constexpr bool kRefusesToWrite = MB_BUFFERS || MB_EXPORT || MB_FUSED_UPDATES || 
 // gives the contents, or refuses to.
 template <class Write>
 MB_INLINE mb_status replace_file(const mb_session* s, const char* path, Write write) {
-  struct stat old;
-  old.st_mode = S_IFREG;
-  int error = system_stat(path, &old);  // leaves the mode alone where there is no file
-  const bool is_new = error == -ENOENT;
-  if (is_new) error = 0;
-  if ((old.st_mode & S_IFMT) != S_IFREG) error = -EEXIST;
-  if (error == 0) {
+  const int mode = system_mode_of(path);
+  int error = mode > 0 ? -EEXIST : mode;
+  if (mode == -ENOENT || (mode & S_IFMT) == S_IFREG) {
     // The system has taken the path, which is therefore not too long for the stack.
     const uint32_t length = length_of(path);
     char *temporary = static_cast<char*>(__builtin_alloca(length + 6)), *end = temporary + length;
@@ -59,7 +55,7 @@ MB_INLINE mb_status replace_file(const mb_session* s, const char* path, Write wr
     do error = output.file = open_file(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
     while (error == -EEXIST && ++end[4] <= 'z');
     if (error >= 0) {
-      output.error = is_new ? 0 : system_mode(output.file, old.st_mode & 07777);
+      output.error = mode < 0 ? 0 : system_mode(output.file, mode & 07777);
       if (output.error == 0) {
         const mb_status status = write(write_all, &output);
         // Some libraries have reasons to refuse besides a failure of `write_all`, and have said which.

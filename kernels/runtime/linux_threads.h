@@ -4,7 +4,7 @@
 
 #include <linux/futex.h>
 #include <sched.h>
-#include "runtime/system.h"
+#include "runtime/system_calls.h"
 
 namespace minbuild {
 namespace {
@@ -63,6 +63,47 @@ MB_INLINE intptr_t clone_thread(char* stack_end, uint32_t* id, void (*main)(Argu
       : "+r"(result)
       : "r"(number), "r"(stack), "r"(parent), "r"(child), [exit] "i"(SYS_exit)
       : "memory");
+#elif defined(__loongarch__)
+  register intptr_t number __asm__("$a7") = SYS_clone, result __asm__("$a0") = kFlags;
+  register void* stack __asm__("$a1") = top;
+  register uint32_t *parent __asm__("$a2") = id, *child __asm__("$a3") = id;
+  __asm__ volatile(
+      "syscall 0\n\t"
+      "bnez $a0, 1f\n\t"
+      "move $fp, $zero\n\t"
+      "ld.d $a1, $sp, 0\n\t"
+      "ld.d $a0, $sp, 8\n\t"
+      "addi.d $sp, $sp, 16\n\t"
+      "jirl $ra, $a1, 0\n\t"
+      "move $a0, $zero\n\t"
+      "li.w $a7, %[exit]\n\t"
+      "syscall 0\n"
+      "1:"
+      : "+r"(result)
+      : "r"(number), "r"(stack), "r"(parent), "r"(child), [exit] "i"(SYS_exit)
+      : "$t0", "$t1", "$t2", "$t3", "$t4", "$t5", "$t6", "$t7", "$t8", "memory");
+#elif defined(__arm__)
+  register intptr_t result __asm__("r0") = kFlags;
+  register void* stack __asm__("r1") = top;
+  register uint32_t *parent __asm__("r2") = id, *child __asm__("r4") = id;
+  __asm__ volatile(
+      "mov ip, r7\n\t"
+      "mov r7, %[clone]\n\t"
+      "svc 0\n\t"
+      "mov r7, ip\n\t"
+      "cmp r0, #0\n\t"
+      "bne 1f\n\t"
+      "mov fp, r0\n\t"
+      "pop {r1}\n\t"
+      "pop {r0}\n\t"
+      "blx r1\n\t"
+      "mov r0, #0\n\t"
+      "mov r7, %[exit]\n\t"
+      "svc 0\n"
+      "1:"
+      : "+r"(result)
+      : "r"(stack), "r"(parent), "r"(child), [clone] "i"(SYS_clone), [exit] "i"(SYS_exit)
+      : "ip", "cc", "memory");
 #else
   register intptr_t number __asm__("x8") = SYS_clone, result __asm__("x0") = kFlags;
   register void* stack __asm__("x1") = top;

@@ -46,6 +46,8 @@ MB_INLINE void pause_briefly() {
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
   __asm__ volatile("isb" : : : "memory");
+#elif defined(__arm__) && __ARM_ARCH >= 7
+  __asm__ volatile("yield" : : : "memory");
 #endif
 }
 

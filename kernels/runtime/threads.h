@@ -8,6 +8,7 @@
 #include "lib/threads/parallel.h"
 
 #if MB_THREADS > 1
+#include "runtime/system_calls.h"
 
 // Sanitizers follow threads of the C library only.
 #if defined(__has_feature)
@@ -18,9 +19,8 @@
 #define MB_SANITIZED 0
 #endif
 
-// Where threads come from: system calls, as in system.h; the C library; Windows; the program alone (mb_options.parallel).
-#if defined(__linux__) && defined(__LP64__) && (defined(__x86_64__) || defined(__aarch64__) || defined(__riscv)) && \
-    !MB_SANITIZED
+// Where threads come from: system calls; the C library; Windows; the program alone (mb_options.parallel).
+#if MB_SYSTEM_CALLS && !MB_SANITIZED
 #define MB_RAW_THREADS 1
 #define MB_OWN_THREADS 1
 #elif defined(__unix__) || defined(__APPLE__)

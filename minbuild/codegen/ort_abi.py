@@ -63,7 +63,7 @@ def check_abi(abi: str, models: int, build_options: BuildOptions, own_toolchain:
 
 def abi_targets(abi: str, targets: Sequence[Target]) -> tuple[Target, ...]:
     """Those that have such a library: Linux. Raises BadInput where there is none."""
-    found = tuple(t for t in targets if t.traits.is_elf and t.traits.os == "linux" and t.traits.bundled)
+    found = tuple(t for t in targets if t.traits.is_elf and t.traits.os == "linux")
     if not found:
         raise BadInput(
             f"--abi {abi}: programs link with its library on Linux only. Add --target x86_64-linux-gnu."

@@ -53,8 +53,7 @@ def _order(name: str) -> tuple[int, bool, bool, str]:
 def _library(traits: Traits) -> str:
     notes = (
         "; memory that workers share" if traits.shares_memory else "",
-        "" if traits.bundled else "; needs the NDK",
-        "; for Android" if traits.android and traits.bundled else "",
+        "; for Android" if traits.android else "",
     )
     return _FILES[traits.format] + "".join(notes)
 

@@ -9,25 +9,13 @@ from collections.abc import Collection, Iterable, Iterator
 
 from minbuild.errors import ToolchainFailed
 
-# What a library may ask of the C library: memory, files, and the number of the last error, which is called otherwise on
-# macOS and on Android; of macOS also what its compilers clear memory with, and the loader's part of every call; threads
-# of macOS and of Windows; the memory of a WebAssembly module that shares it.
+# What a library may ask of the C library: memory, and of that of macOS files, the number of the last error, what its
+# compilers clear memory with, and the loader's part of every call; threads of macOS and of Windows; the memory of a
+# WebAssembly module that shares it.
 ALLOWED_IMPORTS = frozenset(
     ("memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen", "strcmp", "mmap", "munmap", "madvise")
     + ("open", "close", "read", "write", "lseek", "fsync", "rename", "unlink", "fchmod")
-    # lstat under the names that C libraries give it: by the size of times, or of file numbers. On 32-bit Arm it is a
-    # call of the system.
-    + (
-        "lstat",
-        "lstat64",
-        "__lxstat",
-        "__lxstat64",
-        "__lstat_time64",
-        "__lstat64_time64",
-        "lstat$INODE64",
-        "syscall",
-    )
-    + ("__errno_location", "__error", "__errno", "bzero", "dyld_stub_binder")
+    + ("lstat", "lstat$INODE64", "__error", "bzero", "dyld_stub_binder")
     + (
         "pthread_attr_destroy",
         "pthread_attr_init",

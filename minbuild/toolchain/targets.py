@@ -66,13 +66,6 @@ class Traits:
         return self.zig.split("-")[1]
 
     @property
-    def bundled(self) -> bool:
-        """True if the default toolchain has what it takes. It lacks Android's C library, which 64-bit libraries do
-        without.
-        """
-        return "android" not in self.zig
-
-    @property
     def format(self) -> str:
         """The format of the linked file: an ELF, Mach-O or PE library, a WebAssembly module, or the image of a chip
         without an operating system.
@@ -103,19 +96,13 @@ class Traits:
 
     @property
     def no_threads(self) -> str:
-        """Why libraries for it make no threads, "" where they do: by system calls, the C library, or
+        """Why libraries for it make no threads, "" where they do: by system calls of Linux, the C library of macOS, or
         Windows."""
-        if self.arch == "wasm32" and not self.shares_memory:
-            return "its module shares no memory with workers, as that of wasm32-threads does"
-        if not self.hosted and not self.shares_memory:
-            return "there is no operating system"
-        if (
-            self.shares_memory
-            or self.os in ("macos", "windows")
-            or (self.os == "linux" and self.arch in ("x86_64", "aarch64", "riscv64"))
-        ):
+        if self.shares_memory:
             return ""
-        return "only Windows, macOS, wasm32-threads, and 64-bit Linux and Android on x86, Arm and RISC-V make some"
+        if self.arch == "wasm32":
+            return "its module shares no memory with workers, as that of wasm32-threads does"
+        return "" if self.hosted else "there is no operating system"
 
     @property
     def shared_name(self) -> str:
@@ -213,7 +200,15 @@ _TABLE = {
             android="arm64-v8a",
         ),
         Traits(
-            *("arm-linux-androideabi", "arm-linux-androideabi", "libc.so", 4096, "qemu-arm", "", *_THUMB),
+            *(
+                "arm-linux-androideabi",
+                "arm-linux-musleabi",
+                "libc.so",
+                4096,
+                "qemu-arm",
+                "arm-linux-musleabi",
+            ),
+            *_THUMB,
             android="armeabi-v7a",
         ),
         Traits(

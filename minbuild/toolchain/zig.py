@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from minbuild.errors import BadInput, ToolchainFailed
+from minbuild.errors import ToolchainFailed
 from minbuild.options.build_options import PLAN, SOURCES, BuildOptions, table
 from minbuild.toolchain import builtin_memops, flags, link_elf, link_pe, link_wasm
 from minbuild.toolchain import link_baremetal as link_image
@@ -35,7 +35,7 @@ from minbuild.toolchain.targets import Target, host_target
 from minbuild.toolchain.zig_flags import compile_command, driver, lto_options, uses_lto
 
 # Processors of templates/verify/linux_calls.c.
-_NO_LIBC = ("x86_64", "aarch64", "arm", "riscv64")
+_NO_LIBC = ("x86_64", "aarch64", "arm", "riscv64", "loongarch64")
 # Of macOS. libSystem is linked without being asked for and has the compiler's helpers, which would be built for the
 # stripped and for the unstripped file: most of a minute.
 _WITHOUT_HELPERS = ("-rtlib=none", "-nolibc")
@@ -55,11 +55,6 @@ class Zig:
         return f"ziglang {self.version}"
 
     def recipe(self, target: Target) -> tuple[str, ...]:
-        if not target.traits.bundled:
-            raise BadInput(
-                f"--target {target}: the default toolchain has no C library for it. Install the Android NDK and give "
-                "its build/cmake/android.toolchain.cmake with --cmake-toolchain."
-            )
         build_options = self._build_options(target)
         calls = (
             flag

@@ -7,6 +7,10 @@ from minbuild.toolchain import flags
 from minbuild.toolchain.compile_library import INCLUDES
 from minbuild.toolchain.targets import Target
 
+# Of Android on 32-bit Arm, where calls hand numbers over as on processors without instructions for them: zig's driver
+# takes these instructions away, the last ones out of clang's reach but for this spelling.
+_SOFTFP = ("-mfloat-abi=softfp", "-Xclang", "-target-feature", "-Xclang", "+vfp2")
+
 
 def driver(target: Target, language: str, name: str = "", mode: str = "") -> tuple[str, ...]:
     """The words of zig's driver that select `language` ("c++" or "cc") and the processor of `target`. `name` replaces
@@ -24,6 +28,7 @@ def compile_command(
     # zig's driver turns -Oz into -Os; the second spelling reaches clang itself.
     level = (flags.SPEED,) if speed else ("-Oz", "-Xclang", "-Oz")
     common = flags.compile_flags(build_options)
+    softfp = _SOFTFP if (name or target.traits.zig) == "arm-linux-musleabi" else ()
     return (
         *driver(target, language, name, "" if name else target.traits.mode),
         *cxx,
@@ -32,6 +37,7 @@ def compile_command(
         *(() if speed else _small(target)),
         *(common if language == "c++" else (f for f in common if f not in _CXX_ONLY)),
         *target.traits.flags,
+        *softfp,
         *INCLUDES,
     )
 

@@ -32,12 +32,20 @@ static intptr_t call(intptr_t number, intptr_t one, intptr_t two, intptr_t three
 #define ENTER "svc 0"
   register intptr_t n __asm__("r7") = number;
   register ARGUMENTS("r0", "r1", "r2", "r3", "r4", "r5");
+#elif defined(__loongarch__)
+#define ENTER "syscall 0"
+#define CHANGED "$t0", "$t1", "$t2", "$t3", "$t4", "$t5", "$t6", "$t7", "$t8",
+  register intptr_t n __asm__("$a7") = number;
+  register ARGUMENTS("$a0", "$a1", "$a2", "$a3", "$a4", "$a5");
 #else
 #define ENTER "ecall"
   register intptr_t n __asm__("a7") = number;
   register ARGUMENTS("a0", "a1", "a2", "a3", "a4", "a5");
 #endif
-  __asm__ volatile(ENTER : "+r"(r_a) : "r"(n), "r"(r_b), "r"(r_c), "r"(r_d), "r"(r_e), "r"(r_f) : "memory");
+#ifndef CHANGED
+#define CHANGED
+#endif
+  __asm__ volatile(ENTER : "+r"(r_a) : "r"(n), "r"(r_b), "r"(r_c), "r"(r_d), "r"(r_e), "r"(r_f) : CHANGED "memory");
   return r_a;
 #endif
 }
@@ -71,6 +79,8 @@ __attribute__((naked, noreturn)) void _start(void) {
   __asm__("mov x29, #0\n mov x30, #0\n mov x0, sp\n b begin");
 #elif defined(__arm__)
   __asm__("mov r0, sp\n b begin");
+#elif defined(__loongarch__)
+  __asm__("move $a0, $sp\n b begin");
 #else
   __asm__("mv a0, sp\n tail begin");
 #endif
@@ -131,7 +141,7 @@ int sigaction(int number, const struct sigaction* restrict action, struct sigact
   struct {
     void (*handler)(int);
     unsigned long flags;
-#ifndef __riscv
+#if !defined(__riscv) && !defined(__loongarch__)
     void (*come_back)(void);
 #endif
     unsigned mask[2];

@@ -8,7 +8,8 @@ namespace minbuild {
 int system_open(const char* path, int flags) {
   if (disk.failing("open")) return disk.error ? disk.error : -EIO;
   std::string name = path;
-  if (name == "." || (name.size() > 1 && name.substr(name.size() - 2) == "/.")) return disk.open[disk.next] = -1, disk.next++;
+  if (name == "." || (name.size() > 1 && name.substr(name.size() - 2) == "/."))
+    return disk.open[disk.next] = -1, disk.next++;
   auto at = disk.names().find(name);
   if (at == disk.names().end()) {
     if ((flags & O_CREAT) == 0) return -ENOENT;
@@ -76,12 +77,10 @@ int system_rename(const char* from, const char* to) {
   disk.change(changed);
   return 0;
 }
-int system_stat(const char* path, struct stat* found) {
+int system_mode_of(const char* path) {
   if (disk.failing("stat")) return disk.error ? disk.error : -EIO;
   auto at = disk.names().find(path);
-  if (at == disk.names().end()) return -ENOENT;
-  found->st_mode = disk.files[static_cast<size_t>(at->second)].mode;
-  return 0;
+  return at == disk.names().end() ? -ENOENT : static_cast<int>(disk.files[static_cast<size_t>(at->second)].mode);
 }
 int system_mode(int file, uint32_t mode) {
   if (disk.failing("mode")) return disk.error ? disk.error : -EIO;

@@ -266,8 +266,3 @@ def test_targets_go_by_other_names_too() -> None:
     for name in ("arm64", "-linux-gnu", "armv7-linux-gnu", "windows-aarch64"):
         with pytest.raises(BadInput, match=rf"'{name}': unknown"):
             parse_target(name)
-
-
-def test_what_the_default_toolchain_lacks_is_said() -> None:
-    with pytest.raises(BadInput, match=r"arm-linux-androideabi.*NDK.*--cmake-toolchain"):
-        build_library(SOURCES, parse_target("arm-linux-androideabi"), find_toolchain())

@@ -38,7 +38,13 @@ from minbuild.verify.steps import measure_steps  # noqa: E402
 CASES = ("mlp", "lenet", "bert_tiny")
 TARGETS = (
     *("x86_64-linux-musl", "aarch64-linux-gnu", "aarch64-linux-musl", "arm-linux-gnueabihf"),
-    *("arm-linux-musleabihf", "riscv64-linux-gnu", "riscv64-linux-musl", "aarch64-linux-android"),
+    *(
+        "arm-linux-musleabihf",
+        "riscv64-linux-gnu",
+        "riscv64-linux-musl",
+        "aarch64-linux-android",
+        "arm-linux-androideabi",
+    ),
     *("wasm32", "wasm32-relaxed-simd", "cortex-m4f", "cortex-m7", "cortex-m55"),
 )
 BUILT_ONLY = (
@@ -50,7 +56,7 @@ LIMITS = {
     **dict.fromkeys(
         (f"{arch}-linux-{c}" for arch in ("x86_64", "aarch64", "riscv64") for c in ("gnu", "musl")), 14 << 10
     ),
-    **dict.fromkeys(("arm-linux-gnueabihf", "arm-linux-musleabihf"), 12 << 10),
+    **dict.fromkeys(("arm-linux-gnueabihf", "arm-linux-musleabihf", "arm-linux-androideabi"), 12 << 10),
     "cortex-m4f": 12 << 10,
     "cortex-m7": 12 << 10,
     "cortex-m55": 12 << 10,

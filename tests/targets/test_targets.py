@@ -58,9 +58,14 @@ MATRIX += [("pools", target) for target in ("wasm32", "wasm32-relaxed-simd")]
 MATRIX += [("windows", target) for target in ("wasm32", "wasm32-relaxed-simd")]
 # "filters" has those with one filter per channel, and batch normalizations of rows of all lengths.
 MATRIX += [("filters", target) for target in ("wasm32", "wasm32-relaxed-simd")]
+# Emulators lack the vector instructions that the oldest processor of the target's default has.
+LOONGARCH = "loongarch64-linux-musl:generic_la64+f+d"
+MATRIX += [(case, LOONGARCH) for case in ("artifacts", "lenet")]
+# As Android has it, numbers are handed over as on processors that cannot compute with them.
+MATRIX += [(case, "arm-linux-androideabi") for case in ("artifacts", "lstm_cls")]
 # "threads" is that with threads, where libraries make them by system calls, and by Windows, and where they are workers.
 THREADED = (
-    *("aarch64-linux-musl", "riscv64-linux-musl", "x86_64-windows"),
+    *("aarch64-linux-musl", "arm-linux-musleabihf", "riscv64-linux-musl", LOONGARCH, "x86_64-windows"),
     *("wasm32-threads", "wasm32-threads-relaxed-simd"),
 )
 MATRIX += [("threads", target) for target in THREADED]

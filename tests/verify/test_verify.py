@@ -183,7 +183,7 @@ def test_an_emulator_without_an_instruction_is_named(
     target = parse_target("loongarch64-linux-musl")
     for module in (foreign, script_runner):
         monkeypatch.setattr(module, "find_emulator", lambda target: ["/usr/bin/qemu-loongarch64"])
-    monkeypatch.setattr(script_runner, "build_program", lambda *given: b"")
+    monkeypatch.setattr(script_runner, "build_program", lambda *given, **named: b"")
     monkeypatch.setattr(script_runner, "run_program", lambda *given, **named: ProgramResult(-4, b"", ""))
     with pytest.raises(
         VerificationFailed, match="qemu-loongarch64 met an instruction.* --target loongarch64-linux-musl:CPU"

@@ -21,7 +21,7 @@ inline void system_take_large_pages(void*, size_t) {}
 int system_sync(int file);
 int system_close(int file);
 int system_rename(const char* from, const char* to);
-int system_stat(const char* path, struct stat* found);
+int system_mode_of(const char* path);
 int system_mode(int file, uint32_t mode);
 void system_remove(const char* path);
 }  // namespace minbuild
