@@ -212,6 +212,8 @@ def reduce(request: Request, progress: Progress) -> SizeReport:
         build_options=tuple(build_options.as_text.items()),
         board=request.board,
     )
+    for note in _beyond_budget(report, build_options.ram_budget):
+        progress.note(note)
     # Files of a package are the same every time, unless times were asked for.
     written = report if request.time else without_measured_prices(report)
     others = _other_libraries(request, planned, builder, pairs) if request.abi else {}
@@ -386,6 +388,19 @@ def _budget_line(model: CompiledModel) -> Iterator[str]:
             f"RAM fitted to the budget: {price.ram:,} bytes instead of {price.unlimited:,}, with kernels of little "
             "scratch memory"
         )
+
+
+def _beyond_budget(report: SizeReport, budget: int | None) -> Iterator[str]:
+    """A note on each target where a session takes more than the `budget`, which counts a part of it."""
+    counted = report.model.arena + report.model.persistent.total
+    for target in report.targets:
+        above = target.ram - budget if budget else 0
+        if above > 0:
+            text = (
+                f"{target.target}: with all that --ram does not count (its tables, what a failed call restores, static "
+                f"data, stacks of threads) a session takes {target.ram:,} bytes, {above:,} above the budget."
+            )
+            yield f"{text} Give --ram {counted - above:,} to have all of it fit" if counted > above else text
 
 
 def _memory_line(model: CompiledModel) -> str:

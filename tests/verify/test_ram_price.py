@@ -96,6 +96,25 @@ def test_the_command_measures_the_price_without_being_asked(
     assert packages[0] == packages[1]
 
 
+def test_a_session_above_the_budget_is_named_with_the_value_that_fits(
+    minbuild: Command, tmp_path: Path, fitted: CompiledModel
+) -> None:
+    """Where temporaries and what persists fit, and tables and static data do not."""
+    counted = ram_of(fitted.plan, fitted.largest)
+
+    def reduced(budget: int) -> tuple[int, str]:
+        said = minbuild("reduce", FREE, "--out", tmp_path / str(budget), "--ram", str(budget), "--json")
+        assert said.code == 0, said.err
+        return json.loads(said.out)["targets"][0]["ram"], said.err
+
+    ram, notes = reduced(counted)
+    found = re.findall(r"takes [\d,]+ bytes, ([\d,]+) above the budget.*--ram ([\d,]+)", notes)[0]
+    above, value = (int(number.replace(",", "")) for number in found)
+    assert ram - counted == above and abs(counted - above - value) < 64  # bytes between regions
+    ram, notes = reduced(counted + 4096)
+    assert ram <= counted + 4096 and "above the budget" not in notes
+
+
 @pytest.mark.skipif(find_emulator(host_target()) != [], reason="programs for this machine do not run here")
 def test_a_library_of_this_machine_is_measured_in_place_of_others(fitted: CompiledModel) -> None:
     for target in (host_target(), Target("aarch64-windows"), Target("cortex-m4f")):
