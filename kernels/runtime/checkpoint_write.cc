@@ -11,12 +11,12 @@ namespace minbuild {
 namespace {
 
 // The start of every file: offset of the root table, identifier, then the virtual tables of all tables below as 16-bit
-// numbers {bytes of this vtable, bytes of the table, offset of each field...}.
+// numbers {bytes of this vtable, bytes of the table, offset of each field...}, which x86-64 would align to 16.
 constexpr uint32_t kGap = MB_CHECKSUMS ? 8 : 0;  // marks a sealed file: see checksum.h
 constexpr uint32_t kRoot = (MB_PROPERTIES ? 72 : 56) + kGap;
 static_assert(is_sealed(kRoot) == (MB_CHECKSUMS != 0), "how a sealed file begins");
 // clang-format off: a vtable a line
-constexpr uint16_t kStart[] = {
+alignas(uint16_t) constexpr uint16_t kStart[] = {
     kRoot, 0, 'O' | 'D' << 8, 'T' | 'C' << 8,
 #if MB_CHECKSUMS
     0, 0, 0, 0,

@@ -121,8 +121,8 @@ mb_status fail(const mb_session* session, Failure failure, intptr_t a, intptr_t 
     *--piece = 0;
     if (code == kText) piece = reinterpret_cast<char*>(*part++);
     else if (code == kNumber) piece = digits_of(static_cast<Divisor>(*part++), piece);
-    // A letter, or a byte of " ,:" in one word: a table of three would take an address.
-    else *--piece = static_cast<char>(code < kText ? code + 'a' - 1 : 0x3a2c20u >> (code * 8 - 8 * kBlank));
+    // A letter, or a byte of " ,:" in one word, where its code modulo 4 has it: a table of three would take an address.
+    else *--piece = static_cast<char>(code < kText ? code + 'a' - 1 : 0x3a2c2000u >> code % 4 * 8);
     while (*piece != 0 && text != last) *text++ = *piece++;
   }
   text[-1] = 0;  // for the status, which looked like a letter

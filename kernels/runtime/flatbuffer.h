@@ -45,7 +45,8 @@ struct Flatbuffer {
   MB_INLINE uint32_t root(const char (&id)[5]) const {
     uint32_t expected;
     __builtin_memcpy(&expected, id, sizeof expected);
-    return u32(4) == expected ? static_cast<uint32_t>(u32(0)) : kNowhere;
+    const uint64_t head = load(0, 8);
+    return head >> 32 == expected ? static_cast<uint32_t>(head) : kNowhere;
   }
 
   // Position of a field of the table at `table`.

@@ -271,8 +271,9 @@ MB_INLINE uint32_t stored_moments(const Session* s) {
 // As the number of steps of a loop: all from the first one of the graph on.
 inline constexpr uint32_t kFromStart = 255;
 
-// Bytes of one element by type number; 0: no such type, as with extents, which have dimensions and no data.
-inline constexpr uint8_t kElementSizes[32] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 0, 0, 2};
+// Bytes of one element by type number; 0: no such type, as with extents, which have dimensions and no data. x86-64 would
+// align the table to 16.
+alignas(uint8_t) inline constexpr uint8_t kElementSizes[32] = {0, 4, 1, 1, 2, 2, 4, 8, 0, 1, 2, 8, 4, 8, 0, 0, 2};
 MB_INLINE uint32_t element_size(uint32_t type) { return kElementSizes[type % sizeof kElementSizes]; }
 
 MB_INLINE Bytes bytes_of(const Tensor& tensor, uint32_t type) {
