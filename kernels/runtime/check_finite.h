@@ -29,27 +29,30 @@ bool scales_loss(const Session* s) {
 MB_INLINE constexpr bool scales_loss(const Session*) { return MB_LOSS_SCALING; }
 #endif
 
+// What makes the sign of a number change that is NaN or infinite, and of no other: the exponent grows by one.
+constexpr uint32_t kExponentStep = 0x00800000;
+
 #if MB_THREADS > 1 && !MB_DOUBLES
 // True if some of these numbers is NaN or infinite.
 struct NotFiniteBody {
   template <class W>
   static MB_INLINE bool run(const char* at, size_t size) {
-    using V = typename W::template of<int32_t>;
+    using V = typename W::template of<uint32_t>;
     const char* const end = at + size;
-    V any(0), exponent(0x7f800000);
+    V changed(0), step(kExponentStep);
     for (const char* last = end - size % sizeof(V); at != last; at += sizeof(V)) {
       typename V::Raw some;  // of a damaged plan at any address
       __builtin_memcpy(&some, at, sizeof some);
-      any = any | ((V(some) & exponent) == exponent);
+      changed = changed | (V(some) ^ (V(some) + step));
     }
-    int32_t lanes[V::size], rest = 0;
-    any.store(lanes);
-    for (int32_t lane : lanes) rest |= lane;
-    for (int32_t word; end - at >= intptr_t(sizeof word); at += sizeof word) {
+    uint32_t lanes[V::size], rest = 0;
+    changed.store(lanes);
+    for (uint32_t lane : lanes) rest |= lane;
+    for (uint32_t word; end - at >= intptr_t(sizeof word); at += sizeof word) {
       __builtin_memcpy(&word, at, sizeof word);
-      rest |= (word & 0x7f800000) == 0x7f800000;
+      rest |= word ^ (word + kExponentStep);
     }
-    return rest != 0;
+    return rest >> 31 != 0;
   }
 };
 
@@ -69,42 +72,45 @@ MB_NOINLINE bool any_not_finite(Session* s, const char* data, size_t size) {
 MB_NOINLINE mb_status check_finite(Session* s) {
   uint32_t word;
   __builtin_memcpy(&word, &s->progress->learning_rate, sizeof word);
-  const char* end = s->regions[kTrained].data + 2 * size_t{s->trainable_bytes};
-  const char* at = end - s->trainable_bytes - 4;
-  // Then all that is left is the learning rate.
+  const char* at = s->regions[kTrained].data + s->trainable_bytes - sizeof word;
+  MB_OPAQUE(at);  // else both ends are computed from the region
+  const char* last = at + s->trainable_bytes;
+  // Where gradients need no look, all that is left is the learning rate.
 #if MB_THREADS > 1 && !MB_DOUBLES
-  if (scales_loss(s) || !any_not_finite(s, at + 4, s->trainable_bytes)) end = at;
+  if (scales_loss(s) || !any_not_finite(s, at + sizeof word, s->trainable_bytes)) last = at;
 #else
-  if (scales_loss(s)) end = at;
-#if defined(__x86_64__) && !MB_DOUBLES
-  // The loop below takes up to a third of a step of a small perceptron. By vectors first: the sign of a number that
-  // is not finite changes when the exponent grows by one. Only where one did are words looked at, all of them.
-  using Words = uint32_t __attribute__((vector_size(16)));
-  using Floats = float __attribute__((vector_size(16)));
-  Words changed = {};
-  const char* next = at + 4;
-  for (; end - next >= 16; next += 16) {
-    Words some;  // at any address, as above
-    __builtin_memcpy(&some, next, sizeof some);
-    changed |= some ^ (some + 0x00800000);
-  }
-  if (word << 1 < 0xff000000 && __builtin_ia32_movmskps(reinterpret_cast<Floats>(changed)) == 0) at = next - 4;
-#endif
+  if (scales_loss(s)) last = at;
 #endif
   for (;;) {
     if (word << 1 >= (MB_DOUBLES ? 0xffe00000 : 0xff000000)) {
       const char* what = "learning rate";
-      mb_parameter found, last = {};
-      for (uint32_t i = 0; mb_get(s, MB_PARAMETERS, i, &found) == MB_OK; ++i)
-        if (found.gradient != nullptr && found.gradient <= at) what = found.name, last = found;
+      mb_parameter found, spoilt = {};
+      for (uint32_t i = 0; mb_get(s, MB_PARAMETERS, i, &found) == MB_OK; ++i) {
+        // Of parameters without a gradient, whose place is 0, this is the largest number.
+        const uintptr_t before = reinterpret_cast<uintptr_t>(found.gradient) - 1;
+        if (before < reinterpret_cast<uintptr_t>(at)) what = found.name, spoilt = found;
+      }
       // The lower half of a double may be anything, and a float has a shorter exponent.
       const bool whole =
-          !MB_DOUBLES ||
-          (last.value.type == MB_DOUBLE ? (at - static_cast<char*>(last.gradient)) % 8 != 0 : word << 1 >= 0xff000000);
+          !MB_DOUBLES || (spoilt.value.type == MB_DOUBLE ? (at - static_cast<char*>(spoilt.gradient)) % 8 != 0
+                                                         : word << 1 >= 0xff000000);
       if (whole) return fail(s, Failure::kFinite, word_of(what));
     }
+#if MB_THREADS == 1 && defined(__x86_64__) && !MB_DOUBLES
+    // Words alone take up to a third of a step of a small perceptron: as far as gradients are finite, go by vectors.
+    using Words = uint32_t __attribute__((vector_size(16)));
+    using Floats = float __attribute__((vector_size(16)));
+    uint32_t number = kExponentStep;
+    MB_OPAQUE(number);  // else the vector is a constant of 16 bytes, aligned
+    const Words step = Words{} + number;
+    for (; at <= last - sizeof step; at += sizeof step) {
+      Words some;  // of a damaged plan at any address
+      __builtin_memcpy(&some, at + sizeof word, sizeof some);
+      if (__builtin_ia32_movmskps(reinterpret_cast<Floats>(some ^ (some + step))) != 0) break;
+    }
+#endif
+    if (at >= last) return MB_OK;  // a damaged plan may have bytes that are no multiple of 4
     at += sizeof word;
-    if (at >= end) return MB_OK;  // a damaged plan may have bytes that are no multiple of 4
     __builtin_memcpy(&word, at, sizeof word);
   }
 }

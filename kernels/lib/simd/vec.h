@@ -117,6 +117,8 @@ struct LaneBits<double> { using type = int64_t; };
 template <>
 struct LaneBits<int32_t> { using type = int32_t; };
 template <>
+struct LaneBits<uint32_t> { using type = int32_t; };
+template <>
 struct LaneBits<int64_t> { using type = int64_t; };
 // clang-format on
 
