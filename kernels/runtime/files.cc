@@ -44,30 +44,34 @@ constexpr bool kRefusesToWrite = MB_BUFFERS || MB_EXPORT || MB_FUSED_UPDATES || 
 template <class Write>
 MB_INLINE mb_status replace_file(const mb_session* s, const char* path, Write write) {
   const int mode = system_mode_of(path);
-  int error = mode > 0 ? -EEXIST : mode;
+  int error = mode < 0 ? mode : -EEXIST;
   if (mode == -ENOENT || (mode & S_IFMT) == S_IFREG) {
     // The system has taken the path, which is therefore not too long for the stack.
     const uint32_t length = length_of(path);
     char *temporary = static_cast<char*>(__builtin_alloca(length + 6)), *end = temporary + length;
     copy_bytes(temporary, path, length);
     __builtin_memcpy(end, ".newA", 6);  // as numbers in the code, which copy_bytes would not make of it
-    Output output;
-    do error = output.file = open_file(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
-    while (error == -EEXIST && ++end[4] <= 'z');
-    if (error >= 0) {
-      output.error = mode < 0 ? 0 : system_mode(output.file, mode & 07777);
-      if (output.error == 0) {
-        const mb_status status = write(write_all, &output);
+    int file;
+    do file = open_file(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+    while (file == -EEXIST && ++end[4] <= 'z');
+    error = file;
+    MB_OPAQUE(error);  // else -EEXIST takes a register through all of this
+    if (file >= 0) {
+      error = mode < 0 ? 0 : system_mode(file, mode);
+      Output output = {file, 0}, *to = &output;
+      MB_OPAQUE(to);  // else each access has the output's distance on the stack
+      if (error == 0) {
+        const mb_status status = write(write_all, to);
         // Some libraries have reasons to refuse besides a failure of `write_all`, and have said which.
-        if (kRefusesToWrite && status != MB_OK && output.error == 0) {
-          system_close(output.file);
+        if (kRefusesToWrite && status != MB_OK && to->error == 0) {
+          system_close(to->file);
           system_remove(temporary);
           return status;
         }
+        error = to->error;
+        if (error == 0) error = system_sync(to->file);
       }
-      error = output.error;
-      if (error == 0) error = system_sync(output.file);
-      system_close(output.file);  // has nothing to report that the sync has not
+      system_close(to->file);  // has nothing to report that the sync has not
       if (error == 0) error = system_rename(temporary, path);
       if (error != 0) system_remove(temporary);  // else the name may be another process's already
       // The folder: "a/b" becomes "a/.", "b" becomes ".". Where it cannot be synced, the old file may survive.
@@ -123,8 +127,8 @@ mb_status mb_create_from_files(const char* plan, const char* checkpoint, mb_opti
   if (status == MB_OK) {
     Session* s = static_cast<Session*>(*session);
     if (!MB_COMPILED) s->mapped[1] = maps[0];
-    maps[0] = {};
-    if (s->keeps_checkpoint) s->mapped[2] = maps[1], maps[1] = {};
+    maps[0].data = nullptr;
+    if (s->keeps_checkpoint) s->mapped[2] = maps[1], maps[1].data = nullptr;
   }
   unmap_memory(maps, 2);
   return status;

@@ -52,27 +52,27 @@ MB_INLINE int system_rename(const char* from, const char* to) {
   return int(system_call(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
 #endif
 }
-// The mode of a file, which may be a link.
+// The mode of a file, of a link its own.
 MB_INLINE int system_mode_of(const char* path) {
-#if defined(__loongarch__)  // whose older kernels have no other
+#if defined(__loongarch__)  // whose older kernels have no other call
   struct {
-    uint32_t before[7], mode, after[56];
+    uint32_t before[7];
+    uint16_t st_mode, after[113];
   } found;
-  const intptr_t error = system_call(SYS_statx, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, 2, &found);
-  return error < 0 ? int(error) : int(found.mode & 0xffff);
-#elif defined(__arm__)  // the kernel's structure, not one of the C libraries'
+  const int error = int(system_call(SYS_statx, AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, 2, &found));
+#elif defined(__arm__)  // the kernel's structure: C libraries have others
   struct {
-    uint32_t before[4], mode, after[21];
+    uint32_t before[4], st_mode, after[21];
   } found;
-  const intptr_t error = system_call(SYS_fstatat64, AT_FDCWD, path, &found, AT_SYMLINK_NOFOLLOW);
-  return error < 0 ? int(error) : int(found.mode);
+  const int error = int(system_call(SYS_fstatat64, AT_FDCWD, path, &found, AT_SYMLINK_NOFOLLOW));
 #else
   struct stat found;
-  const intptr_t error = system_call(SYS_newfstatat, AT_FDCWD, path, &found, AT_SYMLINK_NOFOLLOW);
-  return error < 0 ? int(error) : int(found.st_mode);
+  const int error = int(system_call(SYS_newfstatat, AT_FDCWD, path, &found, AT_SYMLINK_NOFOLLOW));
 #endif
+  return error != 0 ? error : int(found.st_mode);
 }
-MB_INLINE int system_mode(int file, uint32_t mode) { return int(system_call(SYS_fchmod, file, mode)); }
+// The system itself takes the permissions alone of a mode.
+MB_INLINE int system_mode(int file, int mode) { return int(system_call(SYS_fchmod, file, mode)); }
 MB_INLINE void system_remove(const char* path) { system_call(SYS_unlinkat, AT_FDCWD, path, 0); }
 
 #else
@@ -99,10 +99,9 @@ MB_INLINE int system_close(int file) { return checked(close(file)); }
 MB_INLINE int system_rename(const char* from, const char* to) { return checked(rename(from, to)); }
 MB_INLINE int system_mode_of(const char* path) {
   struct stat found;
-  const int error = checked(lstat(path, &found));
-  return error < 0 ? error : int(found.st_mode);
+  return lstat(path, &found) != 0 ? -errno : static_cast<int>(found.st_mode);
 }
-MB_INLINE int system_mode(int file, uint32_t mode) { return checked(fchmod(file, static_cast<mode_t>(mode))); }
+MB_INLINE int system_mode(int file, int mode) { return checked(fchmod(file, static_cast<mode_t>(mode & 07777))); }
 MB_INLINE void system_remove(const char* path) { unlink(path); }
 
 #endif

@@ -8,8 +8,7 @@ namespace minbuild {
 int system_open(const char* path, int flags) {
   if (disk.failing("open")) return disk.error ? disk.error : -EIO;
   std::string name = path;
-  if (name == "." || (name.size() > 1 && name.substr(name.size() - 2) == "/."))
-    return disk.open[disk.next] = -1, disk.next++;
+  if (name == "." || (name.size() > 1 && name.substr(name.size() - 2) == "/.")) return disk.open[disk.next] = -1, disk.next++;
   auto at = disk.names().find(name);
   if (at == disk.names().end()) {
     if ((flags & O_CREAT) == 0) return -ENOENT;
@@ -80,11 +79,12 @@ int system_rename(const char* from, const char* to) {
 int system_mode_of(const char* path) {
   if (disk.failing("stat")) return disk.error ? disk.error : -EIO;
   auto at = disk.names().find(path);
-  return at == disk.names().end() ? -ENOENT : static_cast<int>(disk.files[static_cast<size_t>(at->second)].mode);
+  if (at == disk.names().end()) return -ENOENT;
+  return static_cast<int>(disk.files[static_cast<size_t>(at->second)].mode);
 }
-int system_mode(int file, uint32_t mode) {
+int system_mode(int file, int mode) {
   if (disk.failing("mode")) return disk.error ? disk.error : -EIO;
-  disk.files[static_cast<size_t>(disk.open.at(file))].mode = S_IFREG | mode;
+  disk.files[static_cast<size_t>(disk.open.at(file))].mode = S_IFREG | (mode & 07777);
   return 0;
 }
 void system_remove(const char* path) {

@@ -22,7 +22,7 @@ int system_sync(int file);
 int system_close(int file);
 int system_rename(const char* from, const char* to);
 int system_mode_of(const char* path);
-int system_mode(int file, uint32_t mode);
+int system_mode(int file, int mode);
 void system_remove(const char* path);
 }  // namespace minbuild
 #endif  // MINBUILD_TESTS_FAULTS_SYSTEM_H_
