@@ -16,11 +16,11 @@
 namespace minbuild {
 namespace {
 
-// True if parameters may be bound to the checkpoint.
+// True if parameters may be bound to the checkpoint: frozen ones may.
 #if MB_COMPILED
 constexpr bool kBinds = plan::kBinds;
 #else
-constexpr bool kBinds = true;
+constexpr bool kBinds = MB_FROZEN_PARAMETERS;
 #endif
 
 struct Reader {
@@ -72,7 +72,7 @@ struct Reader {
 #if MB_COMPILED
     if (kBinds && t.region > kNothing) bound = &s->regions[t.region];
 #else
-    const bool trained = i < s->trained;
+    const bool trained = is_trained(s, i);
     if (trained ? t.region != kTrained : t.region != kPersistent) {
       if (trained || t.region != s->bound(i)) return false;
       bound = &s->regions[t.region];
@@ -98,7 +98,7 @@ struct Reader {
     const plan::Parameter& parameter = s->parameter(i);
     const char* name = s->name(parameter.name);
     if (!find_place(i, parameter)) return false;
-    const bool trained = i < s->trained;
+    const bool trained = is_trained(s, i);
     if (file.data == nullptr) return !kBinds || bound == nullptr || bound->data != nullptr;
     if (!take(module, trained ? checkpoint::kModule_trainable : checkpoint::kModule_frozen, name) &&
         (!MB_READS_TRAINABLE || trained || !take(module, checkpoint::kModule_trainable, name)))
@@ -201,7 +201,7 @@ mb_status read_checkpoint(Session* s, const void* bytes, size_t size) {
   places.file = {nullptr, 0};
   for (uint32_t i = 0; nominal && i < s->count[plan::kParameters]; ++i) {
     const char* name = s->name(s->parameter(i).name);
-    const uint32_t list = i < s->trained ? checkpoint::kModule_trainable : checkpoint::kModule_frozen;
+    const uint32_t list = is_trained(s, i) ? checkpoint::kModule_trainable : checkpoint::kModule_frozen;
     if (reader.find(reader.module, list, name) == kNowhere || !places.read(i))
       return fail(s, Failure::kParameter, word_of(name));
   }

@@ -128,7 +128,7 @@ mb_status mb_create_from_files(const char* plan, const char* checkpoint, mb_opti
     Session* s = static_cast<Session*>(*session);
     if (!MB_COMPILED) s->mapped[1] = maps[0];
     maps[0].data = nullptr;
-    if (s->keeps_checkpoint) s->mapped[2] = maps[1], maps[1].data = nullptr;
+    if (MB_FROZEN_PARAMETERS && s->keeps_checkpoint) s->mapped[2] = maps[1], maps[1].data = nullptr;
   }
   unmap_memory(maps, 2);
   return status;

@@ -128,7 +128,8 @@ bool Session::read_plan(const void* bytes, size_t size) {
 #endif
   good = good && count[plan::kNames] > 0 && data[plan::kNames][count[plan::kNames] - 1] == 0 &&
          count[plan::kDefaults] <= kMostSymbols && value_count() <= kMostExprs && arena < value_count() &&
-         trained <= count[plan::kParameters] && count[plan::kMoments] < 8 &&
+         (MB_FROZEN_PARAMETERS ? trained <= count[plan::kParameters] : trained == count[plan::kParameters]) &&
+         count[plan::kMoments] < 8 &&
          (MB_WIDE == 0 || (trainable_bytes < kMostPersistent && least < kMostPersistent)) &&
          trainable_bytes * (kFirstMoment + uint64_t{minbuild::stored_moments(this)}) + least <= persistent_bytes &&
          least >= sizeof(mb_progress) + draw_bytes && persistent_bytes < kMostPersistent &&

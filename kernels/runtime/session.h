@@ -268,6 +268,11 @@ MB_INLINE uint32_t stored_moments(const Session* s) {
 #endif
 }
 
+// True for the parameters that training updates, which come first: all, where no plan has others.
+MB_INLINE bool is_trained(const Session* s, uint32_t parameter) {
+  return !MB_FROZEN_PARAMETERS || parameter < s->trained;
+}
+
 // As the number of steps of a loop: all from the first one of the graph on.
 inline constexpr uint32_t kFromStart = 255;
 

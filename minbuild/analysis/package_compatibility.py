@@ -163,3 +163,5 @@ def _parts(needed: Capabilities, available: Capabilities, where: str) -> Iterato
         yield f"{where}: runs no steps per sample. Reduce for both models together."
     if needed.draws and not available.draws:
         yield f"{where}: saves no seeds of single nodes. Reduce for both models together."
+    if needed.frozen_parameters and not available.frozen_parameters:
+        yield f"{where}: reads no frozen parameters. Reduce for both models together."

@@ -220,6 +220,7 @@ def _config(contents: LibraryContents, registry: Registry, stamp: str) -> str:
         dense=contents.dense and 2 - contents.dense % 2,
         shared_names=int(contents.dense > 2),
         draws=int(contents.draws),
+        frozen_parameters=int(contents.frozen_parameters),
         fused_updates=int(contents.fused_updates),
         idle_moments=_idle_moments(contents),
         loss_scaling=_loss_scaling_keys(contents),

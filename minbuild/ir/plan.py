@@ -135,6 +135,11 @@ class Plan:
         return self.persistent_bytes + self.trainable_bytes * (self.moments - self.stored_moments)
 
     @property
+    def frozen_parameters(self) -> bool:
+        """True if there are parameters that training does not update, such as running statistics."""
+        return any(parameter.role is not Role.PARAMETER for parameter in self.parameters)
+
+    @property
     def loops(self) -> int:
         """1 if there are steps that run once per sample, 2 if some of these begin with the last sample, 3 if kernels
         control how often they run, 4 if a loop has more than 254 steps, else 0."""

@@ -24,6 +24,7 @@ class Capabilities:
     symbols: bool  # sizes chosen at run time
     loops: int  # 1: steps that run once per sample; 2: also from the last sample on; 3: kernels end them; 4: any length
     draws: bool  # nodes with a seed, which count their random draws
+    frozen_parameters: bool  # parameters that training does not update
 
 
 def capabilities_of(contents: LibraryContents) -> Capabilities:
@@ -38,6 +39,7 @@ def capabilities_of(contents: LibraryContents) -> Capabilities:
         symbols=contents.symbols,
         loops=contents.loops,
         draws=contents.draws,
+        frozen_parameters=contents.frozen_parameters,
     )
 
 
@@ -55,6 +57,7 @@ def as_dict(capabilities: Capabilities) -> dict[str, Any]:
         "symbols": capabilities.symbols,
         "loops": capabilities.loops,
         "draws": capabilities.draws,
+        "frozen_parameters": capabilities.frozen_parameters,
     }
 
 
@@ -68,4 +71,5 @@ def from_dict(plain: Mapping[str, Any]) -> Capabilities:
         symbols=bool(plain["symbols"]),
         loops=int(plain["loops"]),
         draws=bool(plain["draws"]),
+        frozen_parameters=bool(plain.get("frozen_parameters", True)),  # as every library had them before
     )

@@ -86,6 +86,7 @@ def contents_of(
         expressions=tuple(name for name in EXPRESSIONS if every or name in used),
         loops=4 if every else max(m.plan.loops for m in models),
         draws=every or any(m.plan.draw_bytes for m in models),
+        frozen_parameters=every or bool(extra_kernels) or any(m.plan.frozen_parameters for m in models),
         wide=any(is_wide(m.plan_bytes) for m in models),
         fused_updates=models[0].plan.fused_updates,
         idle_moments=_idle_moments([m.plan for m in models], bool(extra_kernels)),

@@ -44,6 +44,7 @@ class LibraryContents:
         4  # 1: steps that run once per sample; 2: also from the last sample on; 3: ended by kernels; 4: long
     )
     draws: bool = True  # nodes with a seed, which count their random draws
+    frozen_parameters: bool = True  # parameters that training does not update
     wide: bool = False  # plans with 64-bit sizes and 32-bit indices
     dense: int = (
         0  # plans in the dense encoding: with 16-bit indices, 2 with 8-bit ones, 2 more with shared names

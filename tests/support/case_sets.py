@@ -192,6 +192,7 @@ def trainer(
         dense=dense,
         wide=wide,
         idle_moments=int(plan.idle_moments),
+        frozen_parameters=plan.frozen_parameters,
     )
     library = shared_library(emit_sources(contents, operators))
     data = encode_plan(plan, dict.fromkeys(plan.symbols, 32), wide, dense=dense)

@@ -97,6 +97,7 @@ class Ablation:
             expressions=general.expressions,
             loops=general.loops,
             draws=general.draws,
+            frozen_parameters=general.frozen_parameters,
             safety=selected.safety | safety_of(self._options(taken)),
             one_variant=selected.one_variant and not left("loop_variants"),
             reads_trainable=full.reads_trainable if left("graphs") else selected.reads_trainable,
