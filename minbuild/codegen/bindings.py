@@ -37,7 +37,7 @@ _GENERATED = {
     "java": ("src/main/cpp/components.h", "src/main/cpp/model_inputs.h"),
     "js": (
         *("README.md", "header.js", "index.d.ts", "index.js", "models.js", "package.json", "plan.js"),
-        *("training.d.ts", "training.js"),
+        *("threads.js", "training.d.ts", "training.js", "worker.js"),
     ),
     "swift": ("Package.swift", "Sources/CMinbuild/include/model_inputs.h"),
 }  # from the templates of the same names

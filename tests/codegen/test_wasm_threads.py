@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,14 @@ def test_threads_in_node(package: Path) -> None:
 def test_threads_of_either_module(package: Path, alone: str, simd: str) -> None:
     folder = package / BOTH / "bindings/js"
     assert run(*node_with_relaxed_simd(), "node.mjs", alone, simd, cwd=folder) == "passed\n"
+
+
+@pytest.mark.parametrize("name", ["script.cjs", "module.mjs"])
+def test_the_script_of_threads_alone(package: Path, tmp_path: Path, name: str) -> None:
+    """Bundlers copy it, and load it as a script or as a module."""
+    folder = package / "bindings/js"
+    script = shutil.copy(folder / "worker.js", tmp_path / name)
+    assert run(tool("node"), "node.mjs", "alone.wasm", "fixed", script, cwd=folder) == "passed\n"
 
 
 @pytest.mark.parametrize("isolated", [True, False])

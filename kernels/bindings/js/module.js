@@ -24,8 +24,7 @@ export async function bytesOf(source) {
     return new Uint8Array(await source.arrayBuffer());
   }
   const address = String(source);
-  const inNode = typeof process !== "undefined" && process.versions?.node;
-  if (inNode && !/^(https?|data|blob):/.test(address)) {
+  if (globalThis.process?.versions?.node && !/^(https?|data|blob):/.test(address)) {
     const files = "node:fs/promises"; // by a name that bundlers for browsers do not look for
     const { readFile } = await import(/* webpackIgnore: true */ /* @vite-ignore */ files);
     return readFile(source);
@@ -53,11 +52,14 @@ export class Module {
   #free = 0;
   #end = 0;
 
-  /** `module` is a WebAssembly.Module; one that shares its memory gets `threads`, or as many as the machine has. */
-  static async instantiate(module, threads) {
+  /**
+   * `module` is a WebAssembly.Module; one that shares its memory gets `threads`, or as many as the machine has, each a
+   * worker of the script `worker`, or of worker.js.
+   */
+  static async instantiate(module, threads, worker) {
     const memory = sharedMemory(module);
     const made = new Module(await WebAssembly.instantiate(module, { env: { memory } }), memory);
-    if (memory && threads !== 1) made.#share(await Threads.start(module, made, threads));
+    if (memory && threads !== 1) made.#share(await Threads.start(module, made, threads, worker));
     return made;
   }
 

@@ -42,12 +42,12 @@ WebAssembly.Table.prototype.get = function (index) {
 
 /**
  * "" where every number of threads gives the bytes that the module without threads gives, and workers make calls. `simd` names
- * the package's module with threads where it has two; `alone` is the file of the one without.
+ * the package's module with threads where it has two; `alone` is the file of the one without, `worker` the script of threads.
  */
-export async function compare(folder, alone = "alone.wasm", simd = undefined) {
+export async function compare(folder, alone = "alone.wasm", simd = undefined, worker = undefined) {
   const expected = await trained(folder, { threads: 1, wasm: new URL(alone, folder) });
   for (const threads of [1, 2, 3, undefined]) {
-    const found = await trained(folder, { threads, simd });
+    const found = await trained(folder, { threads, simd, worker });
     if (found !== expected) return `${threads} threads train something else`;
   }
   return own < calls ? "" : `this thread made all of ${calls} calls`;
