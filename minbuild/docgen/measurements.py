@@ -49,6 +49,7 @@ _SECTIONS = (
     ("Training information and artifacts", "compare_training_info.py", "training_info.md", ""),
     ("Gradients of single operators", "probe_gradients.py", "gradient_probe.md", ""),
     ("Models exported from PyTorch", "field_models.py", "field.md", ""),
+    ("Families of models exported from PyTorch", "field_families.py", "field_families.md", ""),
 )
 
 

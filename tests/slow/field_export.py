@@ -18,6 +18,7 @@ import math
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +46,8 @@ def main(folder: Path, names: list[str]) -> None:
         print(f"{name}: {meta['failed'] or 'exported'}", file=sys.stderr, flush=True)
 
 
-def made(entry: Entry, place: Path) -> dict[str, Any]:
-    """Files of one model; what could not be made is told by exporter."""
+def made(entry: Entry, place: Path, exporters: Sequence[str] = EXPORTERS) -> dict[str, Any]:
+    """Files of one model by these exporters; what could not be made is told by exporter."""
     torch.manual_seed(SEED)
     torch.set_default_dtype(torch.float32)  # as it was before a model that failed
     meta: dict[str, Any] = {"loss": entry.loss, "random": entry.random, "rate": RATE, "failed": {}}
@@ -58,12 +59,12 @@ def made(entry: Entry, place: Path) -> dict[str, Any]:
         if hasattr(model, "names"):
             model.names = tuple(entry.inputs)
         batches = _batches(entry)
-        for exporter in EXPORTERS:
+        for exporter in exporters:
             recorded = _record(_as_exported(model, exporter), entry, batches)
             np.savez(place / f"{exporter}.npz", **recorded)
     except Exception as error:  # of libraries of any version
-        return meta | {"failed": dict.fromkeys(EXPORTERS, _text(error))}
-    for exporter in EXPORTERS:
+        return meta | {"failed": dict.fromkeys(exporters, _text(error))}
+    for exporter in exporters:
         path = place / f"{exporter}.onnx"
         path.unlink(missing_ok=True)
         try:

@@ -70,15 +70,20 @@ def line(row: Row) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def write_table(rows: Sequence[Row], place: Path) -> None:
+def read_rows(place: Path, stem: str = "field") -> list[Row]:
+    """The rows that are there."""
+    path = place / f"{stem}.json"
+    return [Row(**r) for r in json.loads(path.read_text())] if path.exists() else []
+
+
+def write_table(rows: Sequence[Row], place: Path, *, stem: str = "field", preface: str = PREFACE) -> None:
     """The report: these rows in place of older ones of the same models, whose libraries count where none was built."""
-    old = json.loads((place / "field.json").read_text()) if (place / "field.json").exists() else []
-    found = {(r["model"], r["exporter"]): Row(**r) for r in old}
+    found = {(r.model, r.exporter): r for r in read_rows(place, stem)}
     for row in rows:
         before = found.get((row.model, row.exporter))
         row.library = row.library or (before.library if before else 0)
         found[row.model, row.exporter] = row
     every = [found[key] for key in sorted(found)]
     lines = ["| " + " | ".join(HEAD) + " |", "|---|---|" + "--:|" * (len(HEAD) - 3) + "---|"]
-    (place / "field.md").write_text("\n".join([PREFACE, *lines, *map(line, every)]) + "\n", "utf-8")
-    (place / "field.json").write_text(json.dumps([asdict(r) for r in every], indent=1) + "\n", "utf-8")
+    (place / f"{stem}.md").write_text("\n".join([preface, *lines, *map(line, every)]) + "\n", "utf-8")
+    (place / f"{stem}.json").write_text(json.dumps([asdict(r) for r in every], indent=1) + "\n", "utf-8")

@@ -20,10 +20,13 @@ import torch
 from torch import nn
 
 # torchvision built for another torch lacks these: they are declared, and never called.
-for _name in ("nms", "qnms"):
-    torch.library.define(
-        f"torchvision::{_name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-    )
+try:
+    import torchvision  # noqa: F401
+except RuntimeError:
+    for _name in ("nms", "qnms"):
+        torch.library.define(
+            f"torchvision::{_name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        )
 
 CLASSES, WORDS, LENGTH = 10, 61, 12
 RGB = (3, 32, 32)
