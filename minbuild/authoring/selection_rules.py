@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 
 from minbuild.authoring.selection_reductions import NEUTRAL, reduce, shape, size
 from minbuild.authoring.selection_writer import Selected, SelectionWriter
 from minbuild.ir import Node
+from minbuild.ir.dims import product
 
 _CURE = "Reduce the selected elements before it, or keep all elements, and choose between them and others with Where"
 
@@ -219,13 +221,22 @@ def _concat(graph: SelectionWriter, node: Node) -> str | None:
 
 
 def _reshape(graph: SelectionWriter, node: Node) -> str | None:
-    """Axes of size 1 come and go."""
+    """Axes of size 1 come and go, and rows that are selected become elements that are."""
     selected = graph.only_first(node)
     target = graph.lowering.content(node.inputs[1]) if len(node.inputs) > 1 else None
     if selected is None or target is None or target.dtype == object or node.attributes.get("allowzero", 0):
         return "its shape is data"
     shape, wanted = graph.lowering.shape(node.inputs[0]), [int(d) for d in target]
     others = [d for a, d in enumerate(shape) if a != selected.axis]
+    sizes = [d for d in others if isinstance(d, int)]
+    if wanted == [-1] and not selected.axis and len(sizes) == len(others) and prod(sizes) > 1:
+        title, times = node.outputs[0], prod(sizes)
+        by = graph.integers(f"{title}/times", [times])
+        count = graph.add("Mul", selected.count, by, name=f"{title}/count")
+        mask = graph.repeated(selected.mask, times)
+        places = product((selected.places, *sizes))
+        graph.kept(node, Selected(mask, count, places, 0, in_order=selected.in_order))
+        return None
     if any(d != 1 for d in others) or wanted.count(-1) != 1 or any(d not in (1, -1) for d in wanted):
         return "it may join the axis of the selected elements with others"
     graph.kept(node, selected.at(wanted.index(-1)))
@@ -233,16 +244,45 @@ def _reshape(graph: SelectionWriter, node: Node) -> str | None:
 
 
 def _expand(graph: SelectionWriter, node: Node) -> str | None:
-    """To the shape of another value that the same mask selects along the same axis, where both have equal sizes: newer
-    exporters bring the numbers of axes to one shape so."""
+    """To the shape of what the same mask selects along the same axis, as newer exporters write it: the shape of another
+    value, where both have equal sizes, or the sum of the mask before sizes that are known."""
     x, to = node.inputs
     selected, other = graph.only_first(node), graph.shapes.get(to, "")
+    sizes = _sizes_behind_count(graph, to, selected) if selected is not None and not other else None
+    if selected is not None and sizes is not None and len(sizes) == graph.rank(x) - 1:
+        shape = graph.integers(f"{node.outputs[0]}/sizes", [1, *sizes])
+        graph.kept(replace(node, inputs=(x, shape)), selected)
+        return None
     if selected is None or not other or graph.selected[other].at(0) != selected.at(0):
         return "its shape is not that of a value which the same mask selects"
     if selected.axis != graph.selected[other].axis or graph.lowering.shape(x) != graph.lowering.shape(other):
         return "it has other sizes there"
     graph.kept(replace(node, op_type="Identity", version=graph.opset, inputs=(x,)), selected)
     return None
+
+
+def _sizes_behind_count(graph: SelectionWriter, shape: str, selected: Selected) -> list[int] | None:
+    """The sizes that `shape` has behind the number of `selected` elements; None where it is no such shape."""
+    maker = graph.makers.get(shape)
+    if selected.axis or maker is None or maker.op_type != "Concat":
+        return None
+    rest = [graph.lowering.content(n) for n in maker.inputs[1:]]
+    if not _is_count(graph, maker.inputs[0], selected) or any(r is None or r.dtype == object for r in rest):
+        return None
+    return [int(d) for r in rest if r is not None for d in r]
+
+
+def _is_count(graph: SelectionWriter, name: str, selected: Selected) -> bool:
+    """True where `name` is the sum of the mask of `selected`."""
+    mask = name
+    for op_type in ("ReduceSum", "Cast", "Reshape"):
+        maker = graph.makers.get(mask)
+        if maker is None or maker.op_type != op_type:
+            return False
+        mask = maker.inputs[0]
+        if op_type == "ReduceSum" and (len(maker.inputs) > 1 or graph.rank(mask) != 1):
+            return False
+    return graph.masks.get(mask) == selected.mask
 
 
 def _matmul(graph: SelectionWriter, node: Node) -> str | None:

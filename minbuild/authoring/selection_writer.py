@@ -46,6 +46,8 @@ class SelectionWriter:
     constants: dict[str, np.ndarray] = field(default_factory=dict)
     selected: dict[str, Selected] = field(default_factory=dict)
     shapes: dict[str, str] = field(default_factory=dict)  # result of Shape -> the selected value it read
+    makers: dict[str, Node] = field(default_factory=dict)  # value -> the node that was written for it
+    masks: dict[str, str] = field(default_factory=dict)  # input of a selection -> its `mask`
 
     def __post_init__(self) -> None:
         self.lowering = Lowering(self.graph, self.operators, [])
@@ -60,6 +62,7 @@ class SelectionWriter:
     def emit(self, node: Node) -> None:
         """Writes `node`."""
         self.nodes.append(node)
+        self.makers |= dict.fromkeys(node.outputs, node)
         self.lowering.node(node)
 
     def add(self, op_type: str, *inputs: str, name: str, **attributes: Any) -> str:
@@ -95,6 +98,18 @@ class SelectionWriter:
         if self.opset < 13:
             return self.add(op_type, x, name=name, axes=tuple(axes))
         return self.add(op_type, x, self.integers(f"{name}/axes", axes), name=name)
+
+    def repeated(self, mask: str, times: int) -> str:
+        """The mask [places * times] with each place of `mask` [places] that many `times`; one value for all who ask."""
+        if times == 1:
+            return mask
+        name = f"{mask}/times{times}"
+        if name not in self.makers:
+            column = self.axes_changed("Unsqueeze", mask, [1], f"{name}/column")
+            sizes = self.integers(f"{name}/sizes", [1, times])
+            rows = self.add("Expand", column, sizes, name=f"{name}/rows")
+            self.add("Reshape", rows, self.integers(f"{name}/flat_shape", [-1]), name=name)
+        return name
 
     def kept(self, node: Node, selected: Selected) -> None:
         """Writes `node` as it is; its results are `selected`."""

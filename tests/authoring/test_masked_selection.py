@@ -38,6 +38,11 @@ def model(body: str, output: str = "y", shape: str = "1") -> str:
 # Selections as torch's exporters write x[mask], and what models do with them.
 MASK = "k = Greater (h, zero) z = NonZero (k) t = Transpose <perm = [1, 0]> (z) s = GatherND (h, t)"
 ROWS = "m1 = Gather <axis = 1> (h, i0) k = Greater (m1, zero) z = NonZero (k) r = Squeeze (z, a0) s = Gather (h, r)"
+# The newer exporter assigns rows by the elements of their mask, and of values brought to the shape of what is selected.
+ELEMENTS = (
+    "k2 = Unsqueeze (k, a1) hs = Shape (h) kk = Expand (k2, hs) zz = NonZero (kk) tt = Transpose <perm = [1, 0]> (zz) "
+    "kf = Reshape (k, minus) kc = Cast <to = 7> (kf) n = ReduceSum <keepdims = 1> (kc) c = Concat <axis = 0> (n, three)"
+)
 LOSS = "y0 = ReduceMean <keepdims = 0> (h) y1 = Mul (s, y0) y = Reshape (y1, minus)"
 MODELS = {
     "sum": f"{MASK} y = ReduceSum <keepdims = 1> (s)",
@@ -95,6 +100,16 @@ MODELS = {
         f"{ROWS} t = Transpose <perm = [1, 0]> (z) q = Exp (s) u = ScatterND (h, t, q) "
         "y0 = ReduceMean <keepdims = 0> (u) y = Reshape (y0, minus)"
     ),
+    "rows assigned by elements": (
+        f"{ROWS} {ELEMENTS} e = Exp (s) w4 = Expand (e, c) f = Reshape (w4, minus) u = ScatterND (h, tt, f) "
+        "p = Sigmoid (u) y0 = ReduceMean <keepdims = 0> (p) y = Reshape (y0, minus)"
+    ),
+    "one number of each row, assigned by elements": (
+        f"{ROWS} {ELEMENTS} e = ReduceMax <axes = [1], keepdims = 1> (s) w4 = Expand (e, c) "
+        "f = Reshape (w4, minus) u = ScatterND (h, tt, f) p = Sigmoid (u) y0 = ReduceMean <keepdims = 0> (p) "
+        "y = Reshape (y0, minus)"
+    ),
+    "rows as elements": (f"{ROWS} e = Exp (s) f = Reshape (e, minus) y = ReduceMean <keepdims = 1> (f)"),
     "joined": (
         f"{ROWS} p = Tanh (s) q = Concat <axis = 1> (s, p) o = ReduceMean <axes = [0], keepdims = 0> (q) "
         "y = ReduceSumSquare <keepdims = 1> (o)"
@@ -221,6 +236,11 @@ REFUSED = {
     "expanded over others": (
         f"{ROWS} f = Shape (s) c = Unsqueeze (s, a0) e = Expand (c, f) y = ReduceSum (e)",
         "it has other sizes there",
+    ),
+    "expanded to as many as another mask": (
+        f"{ROWS} no = Not (k) kf = Reshape (no, minus) kc = Cast <to = 7> (kf) n = ReduceSum <keepdims = 1> (kc) "
+        "c = Concat <axis = 0> (n, three) e = Expand (s, c) y = ReduceSum (e)",
+        "its shape is not that of a value which the same mask selects",
     ),
     "no rule": (f"{MASK} c = CumSum (s, i0) y = ReduceSum (c)", "CumSum, opset 17.*cannot read that. Reduce"),
     "of a selection": (
