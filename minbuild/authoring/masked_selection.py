@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.authoring.selection_rules import rewritten
+from minbuild.authoring.selection_rules import expanded_to_count, rewritten
 from minbuild.authoring.selection_unique import unique
 from minbuild.authoring.selection_writer import Selected, SelectionWriter
 from minbuild.errors import Unsupported
@@ -107,7 +107,8 @@ class _Rewriting(SelectionWriter):
             self.emit(node)
         elif node.domain or node.op_type not in _OPEN or self._is_known(node):
             if self.selected.keys().isdisjoint(reads):
-                self.emit(node)
+                if node.op_type != "Expand" or not expanded_to_count(self, node):
+                    self.emit(node)
             elif (reason := rewritten(self, node)) is not None:
                 self._refuse(node, reason)
         elif node.op_type == "NonZero":
@@ -152,7 +153,7 @@ class _Rewriting(SelectionWriter):
         if any(not isinstance(d, int) for d in shape[1:]) or not shape or not prod(sizes):
             return None
         count, title = product(shape), f"{x}/selection"
-        flat = self.masks[x] = self._flat_mask(x, title)
+        flat = self.flat_mask(x)
         ones = self.add("Cast", flat, name=f"{title}/ones", to=int(ElementType.INT32))
         first = self.add("ArgMax", ones, name=f"{title}/first", axis=0, keepdims=1)
         whole = self.add("Cast", flat, name=f"{title}/whole", to=int(ElementType.INT64))
@@ -161,27 +162,6 @@ class _Rewriting(SelectionWriter):
         at = self.add("Where", flat, every, first, name=f"{title}/positions")
         self.positions[x] = at, Selected(flat, number, count, 0)
         return self.positions[x]
-
-    def _flat_mask(self, x: str, title: str) -> str:
-        """Where the elements of `x` are not zero, as [places]. Of a mask of rows that is brought to the shape of the
-        elements, it is what `repeated` makes of the mask of rows, so that both select alike."""
-        rows, maker = x, self.makers.get(x)
-        if maker is not None and maker.op_type == "Expand":
-            rows, maker = maker.inputs[0], self.makers.get(maker.inputs[0])
-            while maker is not None and maker.op_type == "Unsqueeze":
-                axes, rank = self.axes(maker, self.rank(rows)), self.rank(maker.inputs[0])
-                if axes is None or min(axes) < rank:
-                    break
-                rows, maker = maker.inputs[0], self.makers.get(maker.inputs[0])
-        shape, places = self.lowering.shape(x), self.lowering.shape(rows)
-        if rows in self.masks and rows != x and shape[: len(places)] == places:
-            return self.repeated(
-                self.masks[rows], prod(d for d in shape[len(places) :] if isinstance(d, int))
-            )
-        flat = self.add("Reshape", x, self.integers(f"{title}/flat_shape", [-1]), name=f"{title}/flat")
-        if self.lowering.element(x) is not ElementType.BOOL:
-            flat = self.add("Cast", flat, name=f"{title}/mask", to=int(ElementType.BOOL))
-        return flat
 
     def _counted(self, flat: str, count: Dim, title: str) -> str:
         """0, 1, ... to the end of `flat`."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from minbuild.authoring.selection_reductions import NEUTRAL, reduce, shape, size
 from minbuild.authoring.selection_writer import Selected, SelectionWriter
-from minbuild.ir import Node
+from minbuild.ir import ElementType, Node
 from minbuild.ir.dims import product
 
 _CURE = "Reduce the selected elements before it, or keep all elements, and choose between them and others with Where"
@@ -210,6 +210,17 @@ def _along(graph: SelectionWriter, node: Node) -> str | None:
     return None
 
 
+def _slice(graph: SelectionWriter, node: Node) -> str | None:
+    selected, rank = graph.only_first(node), graph.rank(node.inputs[0])
+    axes = node.attributes.get("axes")
+    if len(node.inputs) > 3 and node.inputs[3]:
+        axes = graph.lowering.content(node.inputs[3])
+    if selected is None or axes is None or selected.axis in {int(a) % rank for a in np.ravel(axes)}:
+        return "it takes elements by their number among those selected"
+    graph.kept(node, selected.at(selected.axis))
+    return None
+
+
 def _concat(graph: SelectionWriter, node: Node) -> str | None:
     found = {graph.selected.get(n) for n in node.inputs}
     first = graph.selected[next(n for n in node.inputs if n in graph.selected)]
@@ -261,28 +272,53 @@ def _expand(graph: SelectionWriter, node: Node) -> str | None:
     return None
 
 
+def expanded_to_count(graph: SelectionWriter, node: Node) -> bool:
+    """Writes an Expand of what is not selected to as many as a mask selects: with one for each of its places. False
+    where that is not its shape."""
+    x, to = node.inputs
+    maker = graph.makers.get(to)
+    count = maker.inputs[0] if maker is not None and maker.op_type == "Concat" else to
+    summed = "" if graph.lowering.content(to) is not None else _summed_mask(graph, count)
+    if not summed:
+        return False
+    mask, places = graph.flat_mask(summed), product(graph.lowering.shape(summed))
+    selected = Selected(mask, count, places, 0)
+    sizes = _sizes_behind_count(graph, to, selected)
+    if sizes is None or len(sizes) < graph.rank(x) - 1:
+        return False
+    title = node.outputs[0]
+    every = graph.add("Shape", mask, name=f"{title}/places")
+    rest = graph.integers(f"{title}/sizes", sizes)
+    shape = graph.add("Concat", every, rest, name=f"{title}/shape", axis=0)
+    graph.kept(replace(node, inputs=(x, shape)), selected)
+    return True
+
+
 def _sizes_behind_count(graph: SelectionWriter, shape: str, selected: Selected) -> list[int] | None:
     """The sizes that `shape` has behind the number of `selected` elements; None where it is no such shape."""
     maker = graph.makers.get(shape)
-    if selected.axis or maker is None or maker.op_type != "Concat":
-        return None
-    rest = [graph.lowering.content(n) for n in maker.inputs[1:]]
-    if not _is_count(graph, maker.inputs[0], selected) or any(r is None or r.dtype == object for r in rest):
+    parts = maker.inputs if maker is not None and maker.op_type == "Concat" else (shape,)
+    summed = "" if selected.axis else _summed_mask(graph, parts[0])
+    rest = [graph.lowering.content(n) for n in parts[1:]]
+    if (
+        not summed
+        or graph.flat_mask(summed) != selected.mask
+        or any(r is None or r.dtype == object for r in rest)
+    ):
         return None
     return [int(d) for r in rest if r is not None for d in r]
 
 
-def _is_count(graph: SelectionWriter, name: str, selected: Selected) -> bool:
-    """True where `name` is the sum of the mask of `selected`."""
-    mask = name
+def _summed_mask(graph: SelectionWriter, name: str) -> str:
+    """The mask whose sum `name` [1] is, or "" where it is no such sum."""
     for op_type in ("ReduceSum", "Cast", "Reshape"):
-        maker = graph.makers.get(mask)
+        maker = graph.makers.get(name)
         if maker is None or maker.op_type != op_type:
-            return False
-        mask = maker.inputs[0]
-        if op_type == "ReduceSum" and (len(maker.inputs) > 1 or graph.rank(mask) != 1):
-            return False
-    return graph.masks.get(mask) == selected.mask
+            return ""
+        name = maker.inputs[0]
+        if op_type == "ReduceSum" and (len(maker.inputs) > 1 or graph.rank(name) != 1):
+            return ""
+    return name if graph.lowering.element(name) is ElementType.BOOL else ""
 
 
 def _matmul(graph: SelectionWriter, node: Node) -> str | None:
@@ -350,6 +386,7 @@ _RULES: Mapping[str, Rule] = {
     "ScatterND": _scatter_nd,
     "Shape": shape,
     "Size": size,
+    "Slice": _slice,
     "Squeeze": _squeeze,
     "Transpose": _transpose,
     "Unsqueeze": _unsqueeze,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from minbuild.ir import Graph, Node, Role, Value
+from minbuild.ir import ElementType, Graph, Node, Role, Value
 from minbuild.ir.dims import Dim
 from minbuild.ops import Registry
 from minbuild.passes.lowering.program_builder import Lowering
@@ -98,6 +99,31 @@ class SelectionWriter:
         if self.opset < 13:
             return self.add(op_type, x, name=name, axes=tuple(axes))
         return self.add(op_type, x, self.integers(f"{name}/axes", axes), name=name)
+
+    def flat_mask(self, x: str) -> str:
+        """Where the elements of `x` are not zero, as [places]. Of a mask of rows that is brought to the shape of the
+        elements, it is what `repeated` makes of the mask of rows, so that both select alike."""
+        if x in self.masks:
+            return self.masks[x]
+        rows, maker = x, self.makers.get(x)
+        if maker is not None and maker.op_type == "Expand":
+            rows, maker = maker.inputs[0], self.makers.get(maker.inputs[0])
+            while maker is not None and maker.op_type == "Unsqueeze":
+                axes = self.axes(maker, self.rank(rows))
+                if axes is None or min(axes) < self.rank(maker.inputs[0]):
+                    break
+                rows, maker = maker.inputs[0], self.makers.get(maker.inputs[0])
+        shape, places = self.lowering.shape(x), self.lowering.shape(rows)
+        times = [d for d in shape[len(places) :] if isinstance(d, int)]
+        if rows != x and places and shape == (*places, *times):
+            self.masks[x] = self.repeated(self.flat_mask(rows), prod(times))
+            return self.masks[x]
+        title = f"{x}/selection"
+        flat = self.add("Reshape", x, self.integers(f"{title}/flat_shape", [-1]), name=f"{title}/flat")
+        if self.lowering.element(x) is not ElementType.BOOL:
+            flat = self.add("Cast", flat, name=f"{title}/mask", to=int(ElementType.BOOL))
+        self.masks[x] = flat
+        return flat
 
     def repeated(self, mask: str, times: int) -> str:
         """The mask [places * times] with each place of `mask` [places] that many `times`; one value for all who ask."""

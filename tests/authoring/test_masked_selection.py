@@ -109,6 +109,24 @@ MODELS = {
         "f = Reshape (w4, minus) u = ScatterND (h, tt, f) p = Sigmoid (u) y0 = ReduceMean <keepdims = 0> (p) "
         "y = Reshape (y0, minus)"
     ),
+    "a number assigned to rows by elements": (
+        f"{ROWS} {ELEMENTS} w4 = Expand (two, c) f = Reshape (w4, minus) u = ScatterND (h, tt, f) p = Sigmoid (u) "
+        "y0 = ReduceMean <keepdims = 0> (p) y = Reshape (y0, minus)"
+    ),
+    "one row assigned to rows by elements": (
+        f"{ROWS} {ELEMENTS} w4 = Expand (b, c) f = Reshape (w4, minus) u = ScatterND (h, tt, f) p = Sigmoid (u) "
+        "y0 = ReduceMean <keepdims = 0> (p) y = Reshape (y0, minus)"
+    ),
+    "a number assigned to elements": (
+        "k = Greater (h, zero) z = NonZero (k) t = Transpose <perm = [1, 0]> (z) kf = Reshape (k, minus) "
+        "kc = Cast <to = 7> (kf) n = ReduceSum <keepdims = 1> (kc) w4 = Expand (two, n) u = ScatterND (h, t, w4) "
+        "p = Sigmoid (u) y0 = ReduceMean <keepdims = 0> (p) y = Reshape (y0, minus)"
+    ),
+    "a column of positions": (
+        "m1 = Gather <axis = 1> (h, i0) k = Greater (m1, zero) z = NonZero (k) t = Transpose <perm = [1, 0]> (z) "
+        "o = Slice (t, a0, a1, a1) r = Squeeze (o, a1) s = Gather (h, r) q = Exp (s) "
+        "y0 = ReduceMean <keepdims = 0> (q) y = Reshape (y0, minus)"
+    ),
     "rows as elements": (f"{ROWS} e = Exp (s) f = Reshape (e, minus) y = ReduceMean <keepdims = 1> (f)"),
     "joined": (
         f"{ROWS} p = Tanh (s) q = Concat <axis = 1> (s, p) o = ReduceMean <axes = [0], keepdims = 0> (q) "
@@ -242,6 +260,7 @@ REFUSED = {
         "c = Concat <axis = 0> (n, three) e = Expand (s, c) y = ReduceSum (e)",
         "its shape is not that of a value which the same mask selects",
     ),
+    "a slice of them": (f"{MASK} c = Slice (s, a0, a1, a0) y = ReduceSum (c)", "by their number among those"),
     "no rule": (f"{MASK} c = CumSum (s, i0) y = ReduceSum (c)", "CumSum, opset 17.*cannot read that. Reduce"),
     "of a selection": (
         f"{ROWS} k2 = Greater (s, zero) z2 = NonZero (k2) y = ReduceSum (z2)",
