@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from minbuild.authoring.selection_rules import expanded_to_count, rewritten
+from minbuild.authoring.selection_assignments import expanded_to_count
+from minbuild.authoring.selection_rules import rewritten
 from minbuild.authoring.selection_unique import unique
 from minbuild.authoring.selection_writer import Selected, SelectionWriter
 from minbuild.errors import Unsupported

@@ -127,6 +127,15 @@ MODELS = {
         "o = Slice (t, a0, a1, a1) r = Squeeze (o, a1) s = Gather (h, r) q = Exp (s) "
         "y0 = ReduceMean <keepdims = 0> (q) y = Reshape (y0, minus)"
     ),
+    "added to rows": (
+        f"{ROWS} t = Unsqueeze (r, minus) q = Exp (s) f = Shape (r) c = Concat <axis = 0> (f, three) e = Expand (q, c) "
+        'u = ScatterND <reduction = "add"> (h, t, e) p = Tanh (u) y0 = ReduceMean <keepdims = 0> (p) '
+        "y = Reshape (y0, minus)"
+    ),
+    "added to elements": (
+        f'{MASK} q = Exp (s) u = ScatterND <reduction = "add"> (h, t, q) p = Tanh (u) '
+        "y0 = ReduceMean <keepdims = 0> (p) y = Reshape (y0, minus)"
+    ),
     "rows as elements": (f"{ROWS} e = Exp (s) f = Reshape (e, minus) y = ReduceMean <keepdims = 1> (f)"),
     "joined": (
         f"{ROWS} p = Tanh (s) q = Concat <axis = 1> (s, p) o = ReduceMean <axes = [0], keepdims = 0> (q) "
@@ -261,6 +270,11 @@ REFUSED = {
         "its shape is not that of a value which the same mask selects",
     ),
     "a slice of them": (f"{MASK} c = Slice (s, a0, a1, a0) y = ReduceSum (c)", "by their number among those"),
+    "added elsewhere": (
+        f"{MASK} k2 = Less (h, zero) z2 = NonZero (k2) t2 = Transpose <perm = [1, 0]> (z2) "
+        'u = ScatterND <reduction = "add"> (h, t2, s) y = ReduceSum (u)',
+        "it adds elsewhere than it selects",
+    ),
     "no rule": (f"{MASK} c = CumSum (s, i0) y = ReduceSum (c)", "CumSum, opset 17.*cannot read that. Reduce"),
     "of a selection": (
         f"{ROWS} k2 = Greater (s, zero) z2 = NonZero (k2) y = ReduceSum (z2)",
