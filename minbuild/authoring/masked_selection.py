@@ -10,7 +10,7 @@ or left out where the loss does not need it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
@@ -24,7 +24,7 @@ from minbuild.authoring.selection_writer import Selected, SelectionWriter
 from minbuild.errors import Unsupported
 from minbuild.frontend.onnx.scan_form import stacking_form
 from minbuild.frontend.onnx.subgraphs import names_read
-from minbuild.ir import ElementType, Graph, Node, Shape
+from minbuild.ir import ElementType, Graph, Node
 from minbuild.ir.dims import Dim, product
 from minbuild.ops import Registry
 from minbuild.ops.indexing.non_max_suppression import most_places
@@ -145,13 +145,12 @@ class _Rewriting(SelectionWriter):
     # ---------------------------------------------------------------------------------------- Selections
 
     def _positions(self, x: str) -> tuple[str, Selected] | None:
-        """The flat positions [N] at which `x` is not zero, the first one repeated for the others; None where sizes
-        behind the first one are free, or N is 0."""
+        """The flat positions [N] at which `x` is not zero, the first one repeated for the others; None where N is 0."""
         if x in self.positions:
             return self.positions[x]
         shape = self.lowering.shape(x)
         sizes = [d for d in shape if isinstance(d, int)]
-        if any(not isinstance(d, int) for d in shape[1:]) or not shape or not prod(sizes):
+        if not shape or not prod(sizes):
             return None
         count, title = product(shape), f"{x}/selection"
         flat = self.flat_mask(x)
@@ -179,25 +178,37 @@ class _Rewriting(SelectionWriter):
         x, y = node.inputs[0], node.outputs[0]
         found = self._positions(x)
         if found is None:
-            return "sizes of its input behind the first must be known"
+            return "its input is empty"
         at, selected = found
-        rows = list(self._rows(at, self.lowering.shape(x), y))
+        rows = list(self._rows(at, x, y))
         self.add("Concat", *rows, name=y, axis=0) if len(rows) > 1 else self.add("Identity", rows[0], name=y)
         self.selected[y] = replace(selected, axis=1, rows_of=x)
         return None
 
-    def _rows(self, at: str, shape: Shape, title: str) -> Iterator[str]:
-        """The index along each axis of a tensor of `shape`, whose first size alone may be free, as [1,N]."""
-        sizes = [d if isinstance(d, int) else 0 for d in shape]
-        for axis in range(len(sizes)):
-            index, stride = at, prod(sizes[axis + 1 :])
-            if stride > 1:
-                by = self.integers(f"{title}/stride{axis}", [stride])
-                index = self.add("Div", index, by, name=f"{title}/quotient{axis}")
+    def _rows(self, at: str, x: str, title: str) -> Iterator[str]:
+        """The index along each axis of `x` of the flat positions `at`, as [1,N]."""
+        shape = self.lowering.shape(x)
+        for axis in range(len(shape)):
+            index = at
+            if any(d != 1 for d in shape[axis + 1 :]):
+                stride = self._places(x, range(axis + 1, len(shape)), f"{title}/stride{axis}")
+                index = self.add("Div", index, stride, name=f"{title}/quotient{axis}")
             if axis:
-                by = self.integers(f"{title}/size{axis}", [sizes[axis]])
-                index = self.add("Mod", index, by, name=f"{title}/index{axis}")
+                size = self._places(x, [axis], f"{title}/size{axis}")
+                index = self.add("Mod", index, size, name=f"{title}/index{axis}")
             yield self.axes_changed("Unsqueeze", index, [0], f"{title}/row{axis}")
+
+    def _places(self, x: str, axes: Sequence[int], name: str) -> str:
+        """The product of the sizes of `x` along `axes`, as [1]; computed on the device where one is free."""
+        shape = self.lowering.shape(x)
+        sizes = [d for d in (shape[a] for a in axes) if isinstance(d, int)]
+        if len(sizes) == len(axes):
+            return self.integers(name, [prod(sizes)])
+        whole = self.add("Shape", x, name=f"{name}/shape")
+        taken = self.add(
+            "Gather", whole, self.integers(f"{name}/axes", list(axes)), name=f"{name}/sizes", axis=0
+        )
+        return self.over_axes("ReduceProd", taken, [0], name=name, keepdims=1, since=18)
 
     def _unique(self, node: Node) -> str | None:
         x, title = node.inputs[0], next(filter(None, node.outputs))
@@ -267,7 +278,7 @@ class _Rewriting(SelectionWriter):
         x, condition = node.inputs[:2]
         found = self._positions(condition)
         if found is None:
-            return "the size of its condition must be known"
+            return "its condition is empty"
         axis, y = node.attributes.get("axis"), node.outputs[0]
         if axis is None:
             x = self.add("Reshape", x, self.integers(f"{y}/flat_shape", [-1]), name=f"{y}/flat")

@@ -1,4 +1,4 @@
-"""Assignments to what a mask selects (masked_selection.py), and what brings values to its shape for them: `x[mask] = y`,
+"""Assignments to what a mask selects (masked_selection.py), and what brings values to its shape for them: `x[mask] = y`
 as PyTorch's exporters write it, by the indices of rows or of single elements.
 
 As all rules of selections they return None where they wrote nodes, else the reason why the operator cannot read the

@@ -136,6 +136,17 @@ MODELS = {
         f'{MASK} q = Exp (s) u = ScatterND <reduction = "add"> (h, t, q) p = Tanh (u) '
         "y0 = ReduceMean <keepdims = 0> (p) y = Reshape (y0, minus)"
     ),
+    "of columns whose number is free": (
+        "k0 = Transpose <perm = [1, 0]> (h) k = Greater (k0, zero) z = NonZero (k) t = Transpose <perm = [1, 0]> (z) "
+        "s = GatherND (k0, t) e = Exp (s) y = ReduceMean <keepdims = 1> (e)"
+    ),
+    "a mixture of experts": (
+        "k0 = Transpose <perm = [1, 0]> (h) k = Greater (k0, zero) z = NonZero (k) which = Gather <axis = 0> (z, i0) "
+        "row = Gather <axis = 0> (z, i1) s = Gather (h, row) f = Cast <to = 1> (which) g = Unsqueeze (f, a1) "
+        "q = Mul (s, g) t = Unsqueeze (row, minus) o = Mul (h, zero) "
+        'u = ScatterND <reduction = "add"> (o, t, q) p = Tanh (u) y0 = ReduceMean <keepdims = 0> (p) '
+        "y = Reshape (y0, minus)"
+    ),
     "rows as elements": (f"{ROWS} e = Exp (s) f = Reshape (e, minus) y = ReduceMean <keepdims = 1> (f)"),
     "joined": (
         f"{ROWS} p = Tanh (s) q = Concat <axis = 1> (s, p) o = ReduceMean <axes = [0], keepdims = 0> (q) "
