@@ -146,6 +146,28 @@ def test_ranges_know_what_is_left_of_a_free_size():
     assert range_of(BATCH, 0, -1, 1).size == BATCH - 1
     assert range_of(BATCH * 2, 0, BATCH, 1).size == BATCH
     assert range_of(7, 10, -100, -3).size == 3
+    last = range_of(BATCH * 2, -BATCH, 2**63 - 1, 1)
+    assert (last.start, last.size) == (BATCH, BATCH)
+    assert range_of(BATCH * 2, BATCH - 3, 2**63 - 1, 1).start == BATCH - 3
+    back = range_of(BATCH * 3, -1, -BATCH, -1)
+    assert (back.start, back.size) == (BATCH * 3 - 1, BATCH - 1)
+
+
+def test_slices_count_a_free_size_from_the_end(library):
+    nodes = (
+        Node("Reshape", "", 25, "flat", ("x", "minus"), ("f",), {}),
+        Node("Shape", "", 25, "shape", ("x",), ("n",), {"end": 1}),
+        Node("Neg", "", 25, "back", ("n",), ("start",), {}),
+        Node("Slice", "", 25, "slice", ("f", "start", "end"), ("y",), {}),
+    )
+    x = TensorType(trainers.element_of(np.zeros(1)), (BATCH, 3))
+    constants = {"minus": np.array([-1], np.int64), "end": np.array([2**63 - 1], np.int64)}
+    graph = Graph("training_model.onnx", nodes, {"x": x}, {}, ("y",), constants)
+    artifacts = TrainingArtifacts(graph, None, None, Checkpoint((trainers.TRAINED,)), {})
+    session = trainers.session_of(library, trainers.plan_of(artifacts, REGISTRY), {})
+    for batch in (2, 5, 32):
+        values = np.random.default_rng(batch).standard_normal((batch, 3))
+        np.testing.assert_array_equal(session.run(TRAIN, [values])[0], values.reshape(-1)[-batch:])
 
 
 def test_range_counts_to_a_free_size(library):

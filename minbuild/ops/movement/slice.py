@@ -44,9 +44,12 @@ def _not_below_zero(dim: Dim) -> Dim:
 
 def _place(index: Dim, dim: Dim, low: int, high: Dim) -> Dim:
     """A start or end, counted from the front and brought into `low`..`high`. A free size is taken to lie within: the
-    device refuses to go where nothing is."""
+    device refuses to go where nothing is. One with a minus before it counts from the end."""
     if isinstance(index, Poly):
-        return index
+        back = _least(-index)
+        if back is None or back <= 0:
+            return index
+        return _not_below_zero(dim + index) if low == 0 else dim_max(dim + index, low)
     if isinstance(dim, int) and isinstance(high, int):
         return min(max(index + dim if index < 0 else index, low), high)
     if index >= 2**31 - 1:
