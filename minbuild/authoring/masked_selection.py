@@ -206,7 +206,7 @@ class _Rewriting(SelectionWriter):
             return self.integers(name, [prod(sizes)])
         whole = self.add("Shape", x, name=f"{name}/shape")
         taken = self.add(
-            "Gather", whole, self.integers(f"{name}/axes", list(axes)), name=f"{name}/sizes", axis=0
+            "Gather", whole, self.integers(f"{name}/along", list(axes)), name=f"{name}/sizes", axis=0
         )
         return self.over_axes("ReduceProd", taken, [0], name=name, keepdims=1, since=18)
 

@@ -75,6 +75,9 @@ class SelectionWriter:
 
     def integers(self, name: str, values: Sequence[int] | np.ndarray) -> str:
         """A constant `name` of int64 with these `values`."""
+        assert name not in self.constants or np.array_equal(self.constants[name], values), (
+            f"{name}: named twice"
+        )
         self.constants[name] = np.asarray(values, np.int64)
         self.lowering.add_constant(name, self.constants[name])
         return name
