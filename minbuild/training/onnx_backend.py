@@ -31,15 +31,16 @@ from minbuild.passes.lowering.lower import lower
 from minbuild.passes.manager import optimize
 from minbuild.planning.library_contents import full_contents
 from minbuild.planning.plan import build_plan
-from minbuild.planning.plan_encoding import encode_plan
+from minbuild.planning.plan_encoding import encode_plan, is_wide
 from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import TRAIN, Library, Session
 
 
 @cache
-def full_library() -> Library:
-    """The full build for this machine, compiled or found in the cache, and loaded."""
-    sources = emit_sources(full_contents(registry()), registry())
+def full_library(wide: bool = False) -> Library:
+    """The full build for this machine, compiled or found in the cache, and loaded. With `wide` it takes plans of models
+    that need more than 2 GB, and no others."""
+    sources = emit_sources(full_contents(registry(), wide=wide), registry())
     built = build_library(sources, host_target(), find_toolchain())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "libminbuild_full.so"
@@ -93,7 +94,8 @@ def _run(graph: Graph, feeds: Mapping[str, np.ndarray]) -> tuple[np.ndarray, ...
     if not program.procedures[0].calls:
         return tuple(np.asarray(c) for c in constants)  # everything followed from the types
     plan = build_plan(program, registry())
-    session = Session(full_library(), encode_plan(plan, {}), None)
+    encoded = encode_plan(plan, {})
+    session = Session(full_library(is_wide(encoded)), encoded, None)
     try:
         found = session.run(TRAIN, [feeds[name] for name, _ in plan.routines[0].inputs])
     finally:

@@ -180,8 +180,8 @@ NETS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
 }  # fmt: skip
 
 
-# With the usual batches, an input of a ReLU6 is nearer to a kink than rounding.
-SEEDS: Mapping[str, int] = {"efficientnet_lite0": 4}
+# With the usual batches, an input of a ReLU6 or two neighbours in a pool are nearer to a kink than rounding.
+SEEDS: Mapping[str, int] = {"efficientnet_lite0": 4, "gcvit_xxtiny": 4}
 
 
 def entries() -> dict[str, Entry]:

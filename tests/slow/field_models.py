@@ -39,6 +39,7 @@ from minbuild.authoring.optimizers import OptimizerOptions  # noqa: E402
 from minbuild.errors import MinbuildError, Unsupported  # noqa: E402
 from minbuild.ops import registry  # noqa: E402
 from minbuild.planning.compile import compile_model  # noqa: E402
+from minbuild.planning.plan_encoding import is_wide  # noqa: E402
 from minbuild.reference.interpreter import ReferenceTrainer, user_inputs  # noqa: E402
 from minbuild.training.library import TRAIN, Library, Session  # noqa: E402
 from minbuild.training.onnx_backend import full_library  # noqa: E402
@@ -149,7 +150,7 @@ def _in_double(place: Path, recipe: Recipe, meta: Mapping[str, Any], record: Arr
     made = make_artifacts(read_source(place / "double.onnx"), replace(recipe, optimizer="none"))
     write_artifacts(made, place / "double")
     model = compile_model(place / "double", {}, {})
-    session = Session(full_library(), model.plan_bytes, model.checkpoint)
+    session = Session(full_library(is_wide(model.plan_bytes)), model.plan_bytes, model.checkpoint)
     loss = session.run(TRAIN, _given(session, meta, {n: widened(a) for n, a in record.items()}, 0))[0]
     return _distance(loss, _gradients(session), record, same)
 
@@ -193,7 +194,7 @@ def _session(artifacts: Path, row: Row, place: Path, quick: bool) -> Session:
     row.steps = len(model.plan.routines[0].steps)
     row.arena = max(arena.peak for arena in model.arenas)
     if quick:
-        library = full_library()
+        library = full_library(is_wide(model.plan_bytes))
     else:
         command = ["reduce", str(artifacts), "--out", str(place / "package"), "--no-analysis"]
         done = subprocess.run(
