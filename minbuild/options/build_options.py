@@ -58,8 +58,8 @@ class BuildOptions:
     )
     shape_ops: str = choice(
         ("used", "all"),
-        "shape arithmetic, batch loops and code for frozen parameters to compile: those of the plans, or all, for other "
-        "models",
+        "shape arithmetic, batch loops and code for frozen parameters to compile: those of the plans, or all, for "
+        "other models",
         SOURCES,
         neutral="all",
         effect="only the shape arithmetic and loops of the plan",

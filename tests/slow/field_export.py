@@ -15,6 +15,7 @@ from __future__ import annotations
 import copy
 import json
 import math
+import re
 import sys
 import traceback
 import warnings
@@ -100,7 +101,7 @@ def _text(error: Exception) -> str:
     if "-v" in sys.argv:
         traceback.print_exc()
     lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"[:200]
+    return re.sub(r"\x1b\[[0-9;]*m", "", f"{type(error).__name__}: {lines[0]}")[:200]  # without colours
 
 
 def _batches(entry: Entry) -> list[dict[str, np.ndarray]]:
