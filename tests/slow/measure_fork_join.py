@@ -27,13 +27,8 @@ from minbuild.toolchain import find_toolchain, parse_target  # noqa: E402
 
 MOST = 1500
 TARGETS = (
-    *(
-        "x86_64-linux-gnu",
-        "x86_64-linux-musl",
-        "aarch64-linux-gnu",
-        "aarch64-linux-android",
-        "riscv64-linux-gnu",
-    ),
+    *("x86_64-linux-gnu", "x86_64-linux-musl", "aarch64-linux-gnu", "aarch64-linux-android"),
+    *("arm-linux-gnueabihf", "arm-linux-androideabi", "riscv64-linux-gnu", "loongarch64-linux-gnu"),
     *("x86_64-windows", "aarch64-windows", "x86_64-macos", "aarch64-macos"),
     *("wasm32-threads", "wasm32-threads-relaxed-simd"),
 )
