@@ -5,13 +5,16 @@ from __future__ import annotations
 import platform
 import time
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 
 import numpy as np
 import pytest
+from authored import source, uniform
 from case_sets import GOLDEN, TRAIN, Trainer, load, loaded, persistent, trainer
 from shared_library import shared_library
 
+from minbuild.authoring import Recipe, make_artifacts, write_artifacts
 from minbuild.codegen.sources import emit_sources
 from minbuild.ops import registry
 from minbuild.planning.library_contents import FINITE, FLUSH
@@ -74,6 +77,45 @@ def test_the_largest_and_smallest_gradients_are_taken():
     gradient = session.gradient(parameter).reshape(-1)
     gradient[:3] = np.finfo(np.float32).max, np.finfo(np.float32).min, 1e-45
     session.optimizer_step()
+
+
+# Halves of finite doubles that are an infinite float or double by themselves.
+DECEPTIVE = (
+    0x3FF00000_FFF00000,
+    0x3FF00000_7F800000,
+    0x3FF00000_FFFFFFFF,
+    0x7F800000_00000000,
+    0x7FEFFFFF_FFFFFFFF,
+)
+
+
+def test_doubles_are_told_from_floats(tmp_path: Path) -> None:
+    """The exponent of a double is longer, and its lower half may be anything."""
+    text = "m (double[n,4] x) => (double[n,3] y) { a = MatMul (x, w) y = MatMul (a, v) }"
+    w, v = uniform((4, 3), (3, 3))
+    weights = {"w": w.astype(np.float64), "v": v.astype(np.float64)}
+    write_artifacts(make_artifacts(source(text, weights), Recipe(loss="mse", optimizer="sgd")), tmp_path)
+    (tmp_path / "meta.json").write_text("{}")
+    np.savez(tmp_path / "reference.npz", loss=np.zeros(1))
+    built = trainer(tmp_path)
+    session = built.session((tmp_path / "checkpoint").read_bytes())
+    x, target = uniform((5, 4), (5, 3))
+    session.run(TRAIN, [x.astype(np.float64), target.astype(np.float64)])
+    for name in weights:
+        gradient = session.gradient(name).reshape(-1)
+        for at in (0, 1, gradient.size - 1):
+            for value in (np.nan, np.inf, -np.inf):
+                kept, gradient[at] = gradient[at], value
+                before = persistent(session, built)
+                with pytest.raises(TrainerError, match=f"not finite: {name}$"):
+                    session.optimizer_step()
+                assert persistent(session, built) == before
+                gradient[at] = kept
+            kept = gradient[at]
+            for bits in DECEPTIVE:
+                gradient.view(np.uint64)[at] = bits
+                session.optimizer_step()
+            gradient[at] = kept
 
 
 def test_one_lost_pixel_leaves_the_model_whole():
