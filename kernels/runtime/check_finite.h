@@ -82,7 +82,7 @@ MB_NOINLINE mb_status check_finite(Session* s) {
   if (scales_loss(s)) last = at;
 #endif
   for (;;) {
-    if (word << 1 >= (MB_DOUBLES ? 0xffe00000 : 0xff000000)) {
+    if (word << 1 >= 0xff000000) {
       const char* what = "learning rate";
       mb_parameter found, spoilt = {};
       for (uint32_t i = 0; mb_get(s, MB_PARAMETERS, i, &found) == MB_OK; ++i) {
@@ -90,10 +90,9 @@ MB_NOINLINE mb_status check_finite(Session* s) {
         const uintptr_t before = reinterpret_cast<uintptr_t>(found.gradient) - 1;
         if (before < reinterpret_cast<uintptr_t>(at)) what = found.name, spoilt = found;
       }
-      // The lower half of a double may be anything, and a float has a shorter exponent.
-      const bool whole =
-          !MB_DOUBLES || (spoilt.value.type == MB_DOUBLE ? (at - static_cast<char*>(spoilt.gradient)) % 8 != 0
-                                                         : word << 1 >= 0xff000000);
+      // The lower half of a double may be anything, and its exponent is longer.
+      const bool whole = !MB_DOUBLES || spoilt.value.type != MB_DOUBLE ||
+                         ((at - static_cast<char*>(spoilt.gradient)) % 8 != 0 && word << 1 >= 0xffe00000);
       if (whole) return fail(s, Failure::kFinite, word_of(what));
     }
 #if MB_THREADS == 1 && defined(__x86_64__) && !MB_DOUBLES

@@ -116,6 +116,34 @@ def test_doubles_are_told_from_floats(tmp_path: Path) -> None:
                 gradient.view(np.uint64)[at] = bits
                 session.optimizer_step()
             gradient[at] = kept
+    progress = session._session.contents.progress.contents
+    for rate in (np.nan, np.inf, -np.inf):  # a float
+        progress.learning_rate = rate
+        with pytest.raises(TrainerError, match="not finite: learning rate$"):
+            session.optimizer_step()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_floats_are_checked_by_a_library_with_doubles(value: float) -> None:
+    built = trainer(GOLDEN / "dense")
+    doubles = {
+        replace(k, types=tuple("double" if t == "float" else t for t in k.types))
+        for k in built.contents.kernels
+    }
+    both = replace(
+        built.contents, kernels=(*built.contents.kernels, *sorted(doubles - set(built.contents.kernels)))
+    )
+    built = replace(built, library=loaded(shared_library(emit_sources(both, registry())))[1])
+    case = load(GOLDEN / "dense")
+    session = built.session(case.checkpoint)
+    session.run(TRAIN, case.batch(0))
+    for name in (n for n, p in session.parameters.items() if p.gradient):
+        gradient = session.gradient(name).reshape(-1)
+        for at in range(min(gradient.size, 3)):
+            kept, gradient[at] = gradient[at], value
+            with pytest.raises(TrainerError, match=f"not finite: {name}$"):
+                session.optimizer_step()
+            gradient[at] = kept
 
 
 def test_one_lost_pixel_leaves_the_model_whole():
