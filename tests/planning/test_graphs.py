@@ -93,7 +93,7 @@ def test_what_is_not_asked_for_is_not_there(graphs, everything, tmp_path) -> Non
 def test_every_choice_is_proven(graphs, everything) -> None:
     model = planned(*graphs)
     script = seeded_script(model.program, model.plan, starting_point(model), model.registry)
-    full = built(contents_of((everything,)), everything).shared
+    full = built(contents_of((everything, model)), everything).shared
     proof = prove_equal(script, model.plan_bytes, built(contents_of((model,)), model).shared, full)
     assert ("losses" in proof.text) == ("train" in graphs)
     assert ("evaluation" in proof.text) == ("evaluate" in graphs)
