@@ -88,18 +88,25 @@ def read_package(folder: Path) -> InstalledPackage:
         ) from error
 
 
+def in_package_form(model: CompiledModel, package: InstalledPackage) -> CompiledModel:
+    """`model` with its plan in the encoding that the library of `package` reads, where that is a dense one and has
+    enough for it."""
+    mask = DENSE_VERSIONS[3] | DENSE_VERSIONS[4]
+    for form in (1, 2, 3, 4):
+        if package.capabilities.plan & mask == DENSE_VERSIONS[form]:
+            model = (with_dense_plans((model,), form) or (model,))[0]
+    return model
+
+
 def missing_capabilities(model: CompiledModel, package: InstalledPackage) -> tuple[str, ...]:
-    """One sentence, with its cure, for everything that the plan of a model needs and the library does not hold."""
+    """One sentence, with its cure, for everything that the plan of a model, in the encoding of the package, needs and
+    the library does not hold."""
     if package.compiled_in:
         own = {
             name: digest for name, digest in package.compiled_in.items() if name in model.artifacts.digests
         }
         same = all(model.artifacts.digests[name] == digest for name, digest in own.items())
         return () if own and same else (_ANOTHER.format(package.folder),)
-    mask = DENSE_VERSIONS[3] | DENSE_VERSIONS[4]
-    for form in (1, 2, 3, 4):
-        if package.capabilities.plan & mask == DENSE_VERSIONS[form]:
-            model = (with_dense_plans((model,), form) or (model,))[0]
     contents = contents_of((model,))
     needed = capabilities_of(contents)
     available, where = package.capabilities, str(package.folder)

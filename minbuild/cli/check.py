@@ -9,7 +9,12 @@ from typing import Annotated
 
 import typer
 
-from minbuild.analysis.package_compatibility import InstalledPackage, missing_capabilities, read_package
+from minbuild.analysis.package_compatibility import (
+    InstalledPackage,
+    in_package_form,
+    missing_capabilities,
+    read_package,
+)
 from minbuild.cli import build_options as building
 from minbuild.cli.progress import (
     ArtifactSets,
@@ -108,6 +113,8 @@ def check(
             ),
         )
         terminal.done()
+        if there is not None:
+            models = tuple(in_package_form(model, there) for model in models)
         if budget is not None:
             for folder, model in zip(artifacts, models, strict=True):
                 print_lines(*_budget_lines(f"{folder}: " if len(artifacts) > 1 else "", model, budget))

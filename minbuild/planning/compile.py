@@ -172,11 +172,10 @@ def compile_artifacts(
     check_scratch(plan, sizes, fixed)
     check_plan_constants(plan)
     wide = bool(needs_64_bits(plan, sizes))
-    separate_plan: FileBytes = b""
+    two_calls = None
     if options.updates.fused:
         two_calls = build_plan(optimize(separate, operators), operators, threads, kernels)
         wide |= bool(needs_64_bits(two_calls, sizes))
-        separate_plan = encode_plan(two_calls, sizes, wide, options.kernel_names)
     model = CompiledModel(
         artifacts,
         operators,
@@ -189,7 +188,7 @@ def compile_artifacts(
         options=replace(options, ram_curve=False),  # of what is planned again, it stays the same
         threads=threads,
         kernels=kernels,
-        separate_plan=separate_plan,
+        separate=two_calls,
         fitted=fitted,
         ram_curve=points,
         optimized=optimized,

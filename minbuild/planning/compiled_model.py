@@ -55,7 +55,7 @@ class CompiledModel:
     usual_ram: int = 0  # bytes without a budget of RAM, where one changed the plan
     measured_time: float | None = None  # that a step takes longer than without a budget, as a share
     straight: frozenset[str] = frozenset()  # kernels whose steps a compiled plan calls directly
-    separate_plan: FileBytes = b""  # of a model with fused updates: the plan without, for the proof
+    separate: Plan | None = None  # of a model with fused updates: the plan without, for the proof
     direct_plan: FileBytes = b""  # of a model with equal lowerings: the plan without, for the proof
     optimized: Program | None = None  # after all passes, without a budget of RAM
 
@@ -65,6 +65,13 @@ class CompiledModel:
         if self.fitted:
             return self.fitted.program
         return self.optimized or optimize(self.program, self.registry)
+
+    @property
+    def separate_plan(self) -> FileBytes:
+        """The bytes of `separate`, in tables as wide as those of the plan of the trainer; empty without."""
+        if self.separate is None:
+            return b""
+        return encode_plan(self.separate, self.largest, is_wide(self.plan_bytes), self.options.kernel_names)
 
     @property
     def initial_checkpoint(self) -> FileBytes:

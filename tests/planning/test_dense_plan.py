@@ -327,5 +327,12 @@ def test_the_smaller_encoding_is_taken_and_the_report_says_so(minbuild: Command,
     notes = json.loads((out / "report/report.json").read_text())["model"]["notes"]
     assert [n for n in notes if n.startswith("Plan encoding dense saves")]
     assert is_dense((out / "model/trainer.plan").read_bytes())
-    checked = minbuild("check", GOLDEN / "conv", "--package", out)
+    checked = minbuild("check", GOLDEN / "conv", "--package", out, "--write-plan", tmp_path / "plan")
     assert checked.code == 0, checked.err
+    assert (tmp_path / "plan").read_bytes() == (out / "model/trainer.plan").read_bytes()
+
+
+def test_fused_updates_are_proven_with_dense_plans(minbuild: Command, tmp_path: Path) -> None:
+    options = ("--plan-encoding", "dense", "--updates", "fused", "--no-analysis", "--out", tmp_path / "dist")
+    done = minbuild("reduce", GOLDEN / "dense_fixed", *options)
+    assert done.code == 0 and "PROVEN" in done.out, done.err

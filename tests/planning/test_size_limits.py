@@ -8,12 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from authored import source, uniform
+from places import GOLDEN
 from trainers import library_of
 
 from minbuild.authoring import Recipe, make_artifacts, write_artifacts
 from minbuild.errors import BadInput
+from minbuild.options.plan_options import PlanOptions, Updates
 from minbuild.planning import plan_encoding, size_limits
-from minbuild.planning.compile import compile_model
+from minbuild.planning.compile import compile_model, compile_models
 from minbuild.planning.compiled_model import CompiledModel
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.plan_encoding import decode_plan, encode_plan, is_wide
@@ -133,6 +135,12 @@ def test_models_become_wide_where_32_bits_do_not_suffice(folder: Path) -> None:
     assert is_wide(model.plan_bytes) and contents_of([model]).wide
     reason = needs_64_bits(model.plan, model.largest)
     assert reason.startswith("temporaries of train take ") and reason.endswith(" bytes at batch 134217728")
+
+
+def test_models_beside_a_wide_one_are_wide_in_all_their_plans(folder: Path) -> None:
+    fused = PlanOptions(updates=Updates(fused=True))
+    models = compile_models([folder, GOLDEN / "dense_fixed"], {}, {"batch": 2**27}, options=fused)
+    assert all(is_wide(plan) for model in models for plan in (model.plan_bytes, model.separate_plan))
 
 
 def test_many_parameters_make_a_wide_plan(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
