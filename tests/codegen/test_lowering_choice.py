@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import trainers
+from authored import source
 from commands import Command, command_fixture  # noqa: F401  the fixture `minbuild`
 from places import GOLDEN, ROOT
+from planned_models import compiled
 
+from minbuild.authoring import Recipe, artifacts_of
 from minbuild.codegen.lowering_choice import choose_lowerings
 from minbuild.errors import BadInput
 from minbuild.ir import ElementType, Node
@@ -427,6 +430,16 @@ def test_one_gather_serves_elements_of_two_widths(tmp_path: Path) -> None:
         )
     assert all(_numbers(r[n]) == _numbers(results[0][n]) for r in results for n in ("y0", "y1"))
     assert (results[0]["y1"] == numbers[both.feeds[1]]).all()
+
+
+def test_reports_list_temporaries_that_a_gather_writes_in_pieces() -> None:
+    text = "m (int64[n] x) => (double[n,2] y) { e = Gather (table, x) y = MatMul (e, w) }"
+    model = source(text, {"table": np.ones((5, 3)), "w": np.ones((3, 2))})
+    made = artifacts_of(model, Recipe(loss="mse", optimizer="sgd"), REGISTRY)
+    for name in ("gather-by-words", "gather-by-bytes"):
+        model = replan(compiled(made, REGISTRY), REGISTRY.with_lowerings((EQUALS[name],)))
+        (listed,) = [asdict(arena) for arena in model.arenas if arena.graph == "train"]
+        assert "e" in [tensor["name"] for tensor in listed["live"]]
 
 
 def test_the_guide_names_every_lowering_and_what_it_may_cost() -> None:

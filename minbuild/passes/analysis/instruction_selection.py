@@ -155,4 +155,4 @@ def touched(selection: Selection, procedure: Procedure) -> Iterator[tuple[str, b
     """Storage roots a selection touches, and whether it writes them."""
     for arg, (_, written, _) in zip(selection.args, selection.kernel.args, strict=True):
         if isinstance(arg, str) and arg:
-            yield root(procedure.alias, arg), written
+            yield root(procedure.alias, str(arg)), written  # a View names the same bytes
