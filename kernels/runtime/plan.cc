@@ -117,7 +117,7 @@ bool Session::read_plan(const void* bytes, size_t size) {
 #if MB_IDLE_MOMENTS > 1
   stored_moments = (version & plan::kIdleMomentsVersion) != 0 ? 0 : count[plan::kMoments];
 #endif
-#if MB_ROLLBACK || MB_CHECKSUMS
+#if MB_DENSE || MB_ROLLBACK || MB_CHECKSUMS
   const Bytes least = rollback_bytes;
 #else
   constexpr Bytes least = sizeof(mb_progress);

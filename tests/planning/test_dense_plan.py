@@ -11,14 +11,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from authored import source, uniform
 from case_sets import EVAL, GOLDEN, TRAIN, Trainer, folders, load, persistent, trainer
 from commands import Command, command_fixture  # noqa: F401  the fixture `minbuild`
+from planned_models import compiled
+from trainers import library_of
 
+from minbuild.authoring import Recipe, artifacts_of
 from minbuild.ir import ElementType, PlanTensor
 from minbuild.ir.dims import symbol
+from minbuild.ops import registry
 from minbuild.planning.compile import compile_model
 from minbuild.planning.compiled_model import SHARED_NAMES_BYTES, CompiledModel, with_dense_plans
 from minbuild.planning.dense_file import DensePlan
+from minbuild.planning.kernel_selection import contents_of
+from minbuild.planning.library_contents import SAFETY
 from minbuild.planning.plan import PERSISTENT
 from minbuild.planning.plan_encoding import EXPRESSIONS, decode_plan, dense_form, encode_plan, is_dense
 from minbuild.training.library import Session, TrainerError
@@ -163,6 +170,25 @@ def test_it_trains_with_the_same_bits(name: str, form: int) -> None:
     plain, dense = trainer(GOLDEN / name), trainer(GOLDEN / name, dense=form)
     assert dense_form(dense.data) == form and not is_dense(plain.data)
     assert trained(dense, name) == trained(plain, name)
+
+
+@pytest.mark.parametrize("safety", [frozenset(SAFETY), frozenset()], ids=["safe", "bare"])
+def test_nodes_that_count_their_draws_train(safety: frozenset[str], tmp_path: Path) -> None:
+    text = """m (float[n,4] x) => (float[n,3] y) {
+        r = Constant <value_float = 0.5> () t = Constant <value = bool {1}> ()
+        a = MatMul (x, w) b = Dropout <seed = 7> (a, r, t) y = MatMul (b, v)
+    }"""
+    model = source(text, dict(zip("wv", uniform((4, 3), (3, 3)), strict=True)))
+    one = compiled(artifacts_of(model, Recipe(loss="mse", optimizer="sgd"), registry()), registry())
+    assert one.plan.draw_bytes
+    outputs = []
+    for form in (0, 1, 2):
+        (made,) = (with_dense_plans((one,), form) if form else None) or (one,)
+        contents = replace(contents_of([made]), safety=safety)
+        session = Session(library_of(contents, made.registry, tmp_path), made.plan_bytes, made.checkpoint)
+        batch = [np.ones((2, n), np.float32) for n in (4, 3)]
+        outputs.append([session.run(TRAIN, batch)[0].tobytes() for _ in range(3)])
+    assert outputs[0] == outputs[1] == outputs[2]
 
 
 def test_a_library_reads_plans_of_one_encoding() -> None:

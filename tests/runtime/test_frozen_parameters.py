@@ -12,6 +12,7 @@ from shared_library import shared_library
 
 from minbuild.analysis.package_compatibility import InstalledPackage, missing_capabilities
 from minbuild.codegen.sources import emit_sources
+from minbuild.frontend.checkpoint import read_checkpoint, write_checkpoint
 from minbuild.ops import registry
 from minbuild.options.build_options import BuildOptions
 from minbuild.planning.capabilities import as_dict, capabilities_of, from_dict
@@ -46,6 +47,17 @@ def test_a_library_without_refuses_plans_with_frozen_parameters(name: str) -> No
     assert made(built, frozen_parameters=True).session(checkpoint).step_count == 0
     library = made(built, frozen_parameters=False).library
     assert refusal(lambda: Session(library, built.data, checkpoint)).status == BAD_PLAN
+
+
+def test_frozen_parameters_are_those_of_the_checkpoint_loaded_last() -> None:
+    case = load(GOLDEN / BOUND)
+    session = trainer(GOLDEN / BOUND).session(case.checkpoint)
+    held = read_checkpoint(case.checkpoint)
+    doubled = tuple(replace(p, data=2 * p.data) for p in held.parameters if p.data is not None)
+    session.load(write_checkpoint(replace(held, parameters=doubled)), accept_any=True)
+    assert {p.name: p.data.tolist() for p in doubled} == {
+        name: session.parameter(name).tolist() for name in session.parameters
+    }
 
 
 def test_plans_without_train_alike_in_both_libraries() -> None:
