@@ -122,6 +122,12 @@ def test_names_may_hold_blanks_and_codes_may_be_cut_off():
     assert Failure("k", "MB_IO", "no place").words("") == "no place"
 
 
+@pytest.mark.parametrize("named", ["3 ", "3"])
+def test_a_code_without_the_name_of_a_kernel_has_the_step(named: str) -> None:
+    number = next(i for i, each in enumerate(device_errors()) if each.name == "kStepValues")
+    assert words(f"E{number} {named}") == "step 3, …: value out of range"
+
+
 def test_the_command_explains_codes(minbuild: Command):
     number = next(i for i, f in enumerate(device_errors()) if f.name == "kStepValues")
     said = minbuild("explain", f"E{number} 3 Conv")
