@@ -1,6 +1,6 @@
 """Mutation testing: tests must notice every mutation of runtime, kernels, planner, passes, proof, checkpoint, report.
 
-    python tests/slow/mutants.py [--only AREA] [--jobs N] [--again] [--list] [--check] [--report]
+    python tests/slow/mutants.py [--only AREA] [--jobs N] [--again] [--list] [--check] [--report] [--seed TEXT]
 
 Mutations are the written ones of tests/slow/mutations/*.toml and those that mutations/generate.py makes of operators,
 a fixed choice for each file of mutations/areas.toml. Each is applied to a private copy of the tree, where the tests of
@@ -8,6 +8,9 @@ its file run until the first failure. A mutation that does not compile is replac
 of JSON, so that a run goes on where it was stopped; the report is written to reports/baseline/mutants.md. Exit code 1
 when a mutation survives that mutations/equivalent.toml does not explain, and when tests fail without a mutation: those
 are named at the end, and only their mutations are left out.
+
+Another seed makes another choice, without the written mutations: to look for what no test holds yet. Its survivors are
+printed, and the report stays as it is.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -129,11 +133,23 @@ def possible(file: str) -> tuple[Mutation, ...]:
     return tuple(candidates(file, source / file))
 
 
-def wanted(area: Area, invalid: set[str]) -> list[Mutation]:
+@dataclass(frozen=True)
+class Choice:
+    """The seed of the mutations of operators, and how many times as many as areas.toml says each file gets."""
+
+    seed: str = SEED
+    times: int = 1
+
+    @property
+    def recorded(self) -> bool:
+        return self == Choice()
+
+
+def wanted(area: Area, invalid: set[str], choice: Choice) -> list[Mutation]:
     """All mutations of an area, without those known not to compile."""
-    found = [m for m in written(area.name)[0] if m.id not in invalid]
+    found = [m for m in written(area.name)[0] if m.id not in invalid] if choice.recorded else []
     for file, count, _ in area.files():
-        found += chosen((m for m in possible(file) if m.id not in invalid), count, SEED)
+        found += chosen((m for m in possible(file) if m.id not in invalid), count * choice.times, choice.seed)
     return list({m.id: m for m in found}.values())
 
 
@@ -183,6 +199,8 @@ def main() -> int:
     )
     parser.add_argument("--report", action="store_true", help="only write the report")
     parser.add_argument("--minutes", type=float, default=1e9, help="start no mutation after so long")
+    parser.add_argument("--seed", default=SEED, help="of another choice of mutations, which is not recorded")
+    parser.add_argument("--times", type=int, default=1, help="as many mutations of operators; not recorded")
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "minbuild-mutants")
     chosen_options = parser.parse_args()
     return work(chosen_options)
@@ -201,28 +219,31 @@ def work(options: argparse.Namespace) -> int:
         return 1
     options.work.mkdir(parents=True, exist_ok=True)
     results, known = Results(options.work / "results.jsonl"), areas()
+    choice = Choice(options.seed, options.times)
     if options.check:
         print(f"{sum(len(written(a)[0]) for a in AREAS)} written mutations apply")
         for area in known.values():
-            for each in wanted(area, set()):
+            for each in wanted(area, set(), choice):
                 tests_for(area, each)
         return 0
     if options.list:
         for name, area in known.items():
-            for each in wanted(area, results.invalid()):
+            for each in wanted(area, results.invalid(), choice):
                 if selected(options, name, each):
                     print(
                         f"{each.id} {name} {each.file}:{each.line} {each.kind}: {each.was}  =>  {each.becomes}"
                     )
         return 0
-    failures = [] if options.report else run_all(options, known, results)
-    code = report(known, Results(results.path))
+    failures = [] if options.report else run_all(options, known, results, choice)
+    code = report(options, known, Results(results.path), choice)
     for text in failures:
         print(text, file=sys.stderr)
     return int(bool(failures)) or code
 
 
-def run_all(options: argparse.Namespace, known: dict[str, Area], results: Results) -> list[str]:
+def run_all(
+    options: argparse.Namespace, known: dict[str, Area], results: Results, choice: Choice
+) -> list[str]:
     """Until no mutation is left without a result; one that does not compile makes room for another. Returns what is
     wrong with tests that fail without a mutation, whose mutations are not run."""
     global source
@@ -239,7 +260,7 @@ def run_all(options: argparse.Namespace, known: dict[str, Area], results: Result
             while True:
                 if not queue:  # at first, and after all once more: for those in the place of invalid ones
                     for name, area in known.items():
-                        for each in wanted(area, results.invalid()):
+                        for each in wanted(area, results.invalid(), choice):
                             done = results.by_id.get(each.id)
                             again = options.again and done and done["status"] in ("survived", "broken")
                             if (
@@ -296,18 +317,27 @@ def run_all(options: argparse.Namespace, known: dict[str, Area], results: Result
     return list(failures.values())
 
 
-def report(known: dict[str, Area], results: Results) -> int:
+def report(options: argparse.Namespace, known: dict[str, Area], results: Results, choice: Choice) -> int:
     reasons = {e["id"]: e for e in toml("equivalent.toml").get("equivalent", ())}
     rows = []
     for name, area in known.items():
-        for each in wanted(area, results.invalid()):
+        for each in wanted(area, results.invalid(), choice):
+            if not (choice.recorded or selected(options, name, each)):
+                continue
             done = results.by_id.get(each.id, {"status": "not run", "by": ""})
             status = "equivalent" if done["status"] == "survived" and each.id in reasons else done["status"]
             rows.append((name, each, status, done["by"], reasons.get(each.id, {}).get("reason", "")))
-    text = markdown(rows, len(results.invalid()))
-    REPORT.write_text(text, "utf-8")
     counts = {s: sum(r[2] == s for r in rows) for s in sorted({r[2] for r in rows})}
-    print(f"{len(rows)} mutations: {counts}; written to {REPORT.relative_to(ROOT)}")
+    print(f"{len(rows)} mutations: {counts}")
+    if choice.recorded:
+        REPORT.write_text(markdown(rows, len(results.invalid())), "utf-8")
+        print(f"written to {REPORT.relative_to(ROOT)}")
+    else:
+        for _, each, status, _, _ in rows:
+            if status in ("survived", "broken"):
+                print(
+                    f"{status} {each.id} {each.file}:{each.line} {each.was}  =>  {each.becomes or '(dropped)'}"
+                )
     return int(any(status in ("survived", "broken", "not run") for _, _, status, _, _ in rows))
 
 
