@@ -10,6 +10,9 @@ using namespace minbuild;
 extern "C" mb_status mb_parameter_buffer(mb_session* session, int trainable_only, int what, float* buffer,
                                          size_t* count) {
   Session* s = static_cast<Session*>(session);
+#if MB_FUSED_UPDATES
+  if (s->broken) return fail(s, Failure::kBroken);
+#endif
   const uint32_t parameters = s->count[plan::kParameters], chosen = trainable_only ? s->trained : parameters;
   // The first walk looks whether all can go into a buffer of this size, the second copies.
   for (int walk = 0; walk < 2; ++walk) {
@@ -32,7 +35,7 @@ extern "C" mb_status mb_parameter_buffer(mb_session* session, int trainable_only
       return MB_OK;
     }
     if (*count != elements) return fail(s, Failure::kBufferSize, static_cast<intptr_t>(elements));
-    if (s->nominal && (what == MB_FROM_PARAMETERS || trainable_only)) return fail(s, Failure::kNominal);
+    if (s->nominal && (what != MB_TO_PARAMETERS || trainable_only)) return fail(s, Failure::kNominal);
   }
   s->nominal = false;
   return MB_OK;

@@ -124,7 +124,7 @@ mb_status mb_create_from_files(const char* plan, const char* checkpoint, mb_opti
   }
   if (MB_COMPILED) maps[0].size = plan != nullptr;  // none is wanted
   if (status == MB_OK) status = mb_create(maps[0].data, maps[0].size, maps[1].data, maps[1].size, options, session);
-  if (status == MB_OK) {
+  if (status == MB_OK && session != nullptr) {
     Session* s = static_cast<Session*>(*session);
     if (!MB_COMPILED) s->mapped[1] = maps[0];
     maps[0].data = nullptr;

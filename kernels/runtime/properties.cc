@@ -34,23 +34,25 @@ uint32_t find_property(Session* s, Vector name) {
 }
 
 // Adds a property; one of that name goes. No type only removes. Whether there was room.
-bool put_property(Session* s, int32_t type, int64_t number, Vector name, Vector value) {
+MB_NOINLINE bool put_property(Session* s, int32_t type, int64_t number, Vector name, Vector value) {
   const uint32_t at = find_property(s, name), old = at < s->bag_size ? property_at(s, at)->size : 0;
   const uint64_t size = type == 0 ? 0 : size_of(name, value);
   if (s->bag_size - old + size > sizeof s->bag) return false;
+  // Made aside: name and text may be those that mb_get_property found, in the room that moves up.
+  Property* property = static_cast<Property*>(__builtin_alloca(sizeof(Property) + static_cast<size_t>(size)));
+  clear_bytes(property, static_cast<size_t>(size));
+  *property = {static_cast<uint32_t>(size), type, number};
+  if (type != 0 && name.count > 0) copy_bytes(name_of(property), name.data, name.count);
+  // Behind the name as it reads, should there be a NUL in it.
+  if (type != 0 && value.count > 0)
+    copy_bytes(name_of(property) + length_of(name_of(property)) + 1, value.data, value.count);
   s->bag_size -= old;
   for (uint32_t i = at; i < s->bag_size; ++i) {
     s->bag[i] = s->bag[i + old];
     __asm__("" : : : "memory");  // else this becomes a call of memmove, which nothing brings: it would not link
   }
-  if (type == 0) return true;
-  Property* property = property_at(s, s->bag_size);
+  copy_bytes(s->bag + s->bag_size, property, static_cast<size_t>(size));
   s->bag_size += static_cast<uint32_t>(size);
-  clear_bytes(property, static_cast<size_t>(size));
-  *property = {static_cast<uint32_t>(size), type, number};
-  if (name.count > 0) copy_bytes(name_of(property), name.data, name.count);
-  // Behind the name as it reads, should there be a NUL in it.
-  if (value.count > 0) copy_bytes(name_of(property) + length_of(name_of(property)) + 1, value.data, value.count);
   return true;
 }
 

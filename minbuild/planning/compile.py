@@ -39,7 +39,7 @@ from minbuild.planning.size_limits import (
     check_elements,
     check_plan_constants,
     check_scratch,
-    needs_64_bits,
+    needs_wide_plan,
 )
 from minbuild.planning.threads import threads_of
 from minbuild.uncollected import uncollected
@@ -171,11 +171,11 @@ def compile_artifacts(
             check_refusals(fitted.program, operators)
     check_scratch(plan, sizes, fixed)
     check_plan_constants(plan)
-    wide = bool(needs_64_bits(plan, sizes))
+    wide = needs_wide_plan(plan, sizes)
     two_calls = None
     if options.updates.fused:
         two_calls = build_plan(optimize(separate, operators), operators, threads, kernels)
-        wide |= bool(needs_64_bits(two_calls, sizes))
+        wide |= needs_wide_plan(two_calls, sizes)
     model = CompiledModel(
         artifacts,
         operators,

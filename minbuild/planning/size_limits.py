@@ -1,7 +1,8 @@
 """Limits of sizes: what a device counts in 32 and in 64 bits, checked before anything is built.
 
 Kernels count the elements of a tensor in 32 bits on every target. The bytes of a session are counted in 32 bits where
-2 GB suffice; plans for more are wide (`plan_encoding`), which a target with 32-bit addresses cannot run.
+2 GB suffice, and so are those of its checkpoint; plans for more are wide (`plan_encoding`). A target with 32-bit
+addresses has no room for such a session.
 """
 
 from __future__ import annotations
@@ -134,6 +135,12 @@ def needs_64_bits(plan: Plan, largest: Mapping[str, int]) -> str:
         return ""
     at = ", ".join(f"{symbol} {size}" for symbol, size in largest.items())
     return f"temporaries of {name} take {peak:,} bytes{f' at {at}' if at else ''}"
+
+
+def needs_wide_plan(plan: Plan, largest: Mapping[str, int]) -> bool:
+    """True if a session of this plan, made for these sizes, or its checkpoint cannot be counted in 32 bits. A narrow
+    library has no check of a checkpoint's size: it would replace a file by one that nothing reads."""
+    return bool(needs_64_bits(plan, largest)) or saved_bytes(plan) > MOST_SAVED
 
 
 def saved_bytes(plan: Plan) -> int:

@@ -165,6 +165,19 @@ def test_a_narrow_plan_has_as_much_state_as_the_device_takes(
     assert is_wide(encode_plan(plan, model.largest)) is wide
 
 
+def test_a_state_that_passes_a_checkpoint_makes_a_wide_plan(
+    folder: Path, model: CompiledModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frozen parameters of 1.5 GB, say, and 0.8 GB with moments: only wide libraries refuse to save more than a file
+    holds, and others would replace a good checkpoint by one that nothing reads."""
+    saved = saved_bytes(model.plan)
+    for most, wide in ((saved, False), (saved - 1, True)):
+        monkeypatch.setattr(size_limits, "MOST_SAVED", most)
+        made = compile_model(folder, {}, {})
+        assert is_wide(made.plan_bytes) is wide
+        check_address_space(made.plan, made.largest, "net", ["wasm32"])  # which have room for all of it
+
+
 def test_many_entries_make_a_wide_plan(model: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_encoding, "_MOST_ENTRIES", 20)
     assert is_wide(encode_plan(model.plan, model.largest))

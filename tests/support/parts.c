@@ -64,7 +64,16 @@ static int properties(mb_session* session) {
   CHECK(mb_find_property(session, "epoch", &found) == MB_OK && strcmp(found.text, "seven") == 0);
   property.type = MB_DOUBLE;
   CHECK(mb_set_property(session, &property) == MB_INVALID_ARGUMENT);
-  property.type = 0;
+  /* What was found may be set again, and others keep their place. */
+  property = (mb_property){"note", "halfway", 0, 0, MB_STRING};
+  CHECK(mb_set_property(session, &property) == MB_OK);
+  CHECK(mb_find_property(session, "epoch", &found) == MB_OK && mb_set_property(session, &found) == MB_OK);
+  CHECK(mb_find_property(session, "epoch", &found) == MB_OK && strcmp(found.text, "seven") == 0);
+  CHECK(mb_find_property(session, "note", &property) == MB_OK && strcmp(property.text, "halfway") == 0);
+  found.text = property.text;
+  CHECK(mb_set_property(session, &found) == MB_OK && mb_find_property(session, "epoch", &found) == MB_OK);
+  CHECK(strcmp(found.text, "halfway") == 0 && found.type == MB_STRING);
+  property = (mb_property){"epoch", NULL, 0, 0, 0};
   CHECK(mb_set_property(session, &property) == MB_OK);
   CHECK(mb_find_property(session, "epoch", &found) == MB_INVALID_ARGUMENT);
   return 0;
@@ -152,6 +161,8 @@ int main(int count, char** paths) {
   mb_options options = {0};
   mb_session *session, *other;
   CHECK(count == 6);
+  CHECK(mb_create_from_files(paths[1], paths[2], &options, NULL) == MB_OK && options.arena_size > 0);
+  memset(&options, 0, sizeof options);
   CHECK(mb_create_from_files(paths[1], paths[2], &options, &session) == MB_OK);
   memset(&options, 0, sizeof options);
   CHECK(mb_create_from_files(paths[1], paths[2], &options, &other) == MB_OK);
