@@ -249,13 +249,15 @@ mb_status mb_get(const mb_session* session, int list, size_t index, mb_parameter
   return MB_OK;
 }
 
-mb_status mb_load_checkpoint(mb_session* session, const void* checkpoint, size_t size) {
+mb_status mb_load_checkpoint(mb_session* session, const void* bytes, size_t size) {
+  // None is for new sessions. Where an empty file was read, bindings give null: that is a checkpoint of no bytes.
+  if (bytes == nullptr) bytes = session, size = 0;
 #if MB_FUSED_UPDATES
-  const mb_status status = read_checkpoint(static_cast<Session*>(session), checkpoint, size);
+  const mb_status status = read_checkpoint(static_cast<Session*>(session), bytes, size);
   if (status == MB_OK) static_cast<Session*>(session)->broken = false;
   return status;
 #else
-  return read_checkpoint(static_cast<Session*>(session), checkpoint, size);
+  return read_checkpoint(static_cast<Session*>(session), bytes, size);
 #endif
 }
 

@@ -171,6 +171,7 @@ def test_a_gradient_that_is_not_finite_ends_the_session(value, compiled, tmp_pat
     assert (tmp_path / "saved").read_bytes() == saved
     with pytest.raises(TrainerError):
         session.load(saved[:-100])
+    assert session.library.load_checkpoint(session._session, None, 0) == BAD_CHECKPOINT
     with pytest.raises(TrainerError, match="first load a checkpoint"):
         session.run(TRAIN_AND_UPDATE, [images, labels])
     session.load(saved)

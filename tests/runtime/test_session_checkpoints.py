@@ -39,6 +39,13 @@ def test_names_are_compared_to_the_end(session: Session, change: object) -> None
         tensor["name"] = kept
 
 
+@pytest.mark.parametrize("size", [0, 64])
+def test_no_checkpoint_is_refused_as_one_of_no_bytes(session: Session, size: int) -> None:
+    """As bindings hand over the bytes of an empty file: null, which only a new session may have."""
+    assert session.library.load_checkpoint(session._session, None, size) == BAD_CHECKPOINT
+    assert session._session.contents.error == b"not an intact, aligned checkpoint of version 2"
+
+
 def test_a_sink_that_fails_stops_the_writing(session: Session, everything: Library) -> None:
     sizes: list[int] = []
 
