@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -11,14 +12,15 @@ import lenet
 import numpy as np
 import onnx
 import pytest
-from places import TESTS
+from case_sets import load
+from places import GOLDEN, TESTS
 from programs import CC, CXX, page, run, serve, tool
 
 from minbuild.codegen.bindings import binding_files, parse_languages, read_header
 from minbuild.codegen.sources import emit_sources
 from minbuild.errors import BadInput
 from minbuild.escape import c_literal
-from minbuild.planning.compile import compile_models
+from minbuild.planning.compile import compile_model, compile_models
 from minbuild.planning.kernel_selection import contents_of
 from minbuild.planning.library_contents import OPTIONAL
 from minbuild.toolchain import build_library, find_toolchain, host_target, parse_target
@@ -293,6 +295,29 @@ def test_java_links_without_saving(mute: Path) -> None:
 
 def test_swift_has_no_saving_either(mute: Path) -> None:
     assert "MB_WITH_" not in (mute / "bindings/swift/Package.swift").read_text()
+
+
+# ---------------------------------------------------------------------------- frozen parameters
+
+
+def test_a_loaded_checkpoint_with_frozen_parameters_stays(tmp_path: Path) -> None:
+    """A later call had the memory that they were read from."""
+    case = load(GOLDEN / "transfer")
+    model = compile_model(GOLDEN / "transfer", {}, {})
+    sources = emit_sources(contents_of([model]), model.registry)
+    module = build_library(sources, parse_target("wasm32"), find_toolchain())
+    batch = [
+        (name, array.dtype.name, array.ravel().tolist(), array.shape)
+        for name, array in zip(case.inputs, case.batch(0), strict=True)
+    ]
+    files = binding_files(("js",), frozenset(), sources, module.shared)
+    files |= {"model/trainer.plan": model.plan_bytes, "model/checkpoint": model.checkpoint}
+    files |= {"bindings/js/batch.json": json.dumps(batch).encode()}
+    for name, data in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    shutil.copy(PROGRAMS / "frozen.mjs", tmp_path / "bindings/js")
+    run(tool("node"), "frozen.mjs", cwd=tmp_path / "bindings/js")
 
 
 # ---------------------------------------------------------------------------- what is generated

@@ -215,8 +215,8 @@ class Session {
     return said(mb_update_parameter(session_, name, &from), unlike_);
   }
 
-  // `accept_any` takes the checkpoint of another model whose parameters have the same names, types and shapes. The bytes stay
-  // until others are loaded or the session ends: frozen parameters are read from them.
+  // `accept_any` takes the checkpoint of another model whose parameters have the same names, types and shapes. Frozen
+  // parameters are read from the bytes in place, which then outlive the session or its next load: see mb_reads_from.
   Status load_checkpoint(Span<const std::byte> bytes, bool accept_any = false) {
     return said((accept_any ? mb_load_any_checkpoint : mb_load_checkpoint)(session_, bytes.data(), bytes.size()));
   }

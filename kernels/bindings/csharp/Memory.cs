@@ -21,6 +21,8 @@ namespace Minbuild
 
         public UIntPtr Size { get; }
 
+        public bool Holds(IntPtr address) => (ulong)(address.ToInt64() - Address.ToInt64()) < Size.ToUInt64();
+
         public void Dispose()
         {
             Marshal.FreeHGlobal(block);

@@ -1,5 +1,6 @@
 using System;
 using System.IO;
+using System.Linq;
 using System.Runtime.InteropServices;
 
 namespace Minbuild
@@ -21,10 +22,16 @@ namespace Minbuild
         {
             var session = (mb_session*)Open;
             session->accepts_any_checkpoint = acceptAny ? 1 : 0;
-            byte status;
-            using (var memory = new Memory(bytes))
-                status = Native.mb_load_checkpoint(Open, memory.Address, memory.Size);
+            Memory unused = new Memory(bytes), loaded = unused;
+            byte status = Native.mb_load_checkpoint(Open, loaded.Address, loaded.Size);
             session->accepts_any_checkpoint = 0;
+            // Frozen parameters are read where their checkpoint is.
+            if (status == Header.MB_OK && All(Header.MB_PARAMETERS).Any(found => loaded.Holds(found.value.data)))
+            {
+                unused = checkpoint;
+                checkpoint = loaded;
+            }
+            unused.Dispose();
             Must(status);
         }
 

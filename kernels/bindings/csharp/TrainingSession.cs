@@ -10,7 +10,7 @@ namespace Minbuild
     public sealed partial class TrainingSession : IDisposable
     {
         private readonly Memory plan;
-        private readonly Memory checkpoint;
+        private Memory checkpoint;
         private readonly int[] sizes;
         private IntPtr session;
         private long warmup, total;

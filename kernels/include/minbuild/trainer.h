@@ -141,7 +141,9 @@ MB_API mb_status mb_get(const mb_session* session, int list, size_t index, mb_pa
 
 /* Replaces parameters, and optimizer state where the checkpoint has it, from an ORT checkpoint in memory. One that a
  * session wrote is refused, MB_BAD_CHECKPOINT, if a bit of it has changed or if it is another model's, and with optimizer
- * state it brings the learning rate and the seeds: training goes on as if it had not stopped (--checkpoint-checks). */
+ * state it brings the learning rate and the seeds: training goes on as if it had not stopped (--checkpoint-checks).
+ * MB_FROZEN parameters are read from it in place from then on: it has to outlive the session, or the next checkpoint that
+ * is loaded, if mb_reads_from says so. Null is refused like any memory without a checkpoint. */
 MB_API mb_status mb_load_checkpoint(mb_session* session, const void* checkpoint, size_t size);
 
 /* Writes an ORT checkpoint; not in libraries reduced with --checkpoint-writing off. The sink returns 0 to go on; anything else stops with MB_IO. */
@@ -300,6 +302,15 @@ static inline mb_status mb_find_parameter(const mb_session* session, const char*
   for (i = 0; mb_get_parameter(session, i, parameter) == MB_OK; ++i)
     if (mb_same_text(parameter->name, name)) return MB_OK;
   return MB_INVALID_ARGUMENT;
+}
+
+/* 1 if parameters are read where this memory is, which has to stay then; else 0. */
+static inline int mb_reads_from(const mb_session* session, const void* memory, size_t size) {
+  mb_parameter found;
+  size_t i;
+  for (i = 0; mb_get_parameter(session, i, &found) == MB_OK; ++i)
+    if ((uintptr_t)found.value.data - (uintptr_t)memory < size) return 1;
+  return 0;
 }
 
 /* Finds the parameter that `tensor` is for: type, rank and dimensions must be the parameter's, else this is MB_BAD_SHAPE. */

@@ -8,7 +8,7 @@ public final class TrainingSession {
 
     private let session: UnsafeMutablePointer<mb_session>
     private let plan: UnsafeMutableRawBufferPointer
-    private let checkpoint: UnsafeMutableRawBufferPointer
+    private var checkpoint: UnsafeMutableRawBufferPointer
     private let largest: [Int32]  // of free dimensions, that the session was created with
     private var schedule: mb_linear_schedule?
 
@@ -121,10 +121,12 @@ public final class TrainingSession {
 
     /// `acceptAny` takes the checkpoint of another model whose parameters have the same names, types and shapes.
     public func loadCheckpoint(_ bytes: Data, acceptAny: Bool = false) throws {
-        let copy = aligned(bytes)
+        var copy = aligned(bytes)
         defer { copy.deallocate() }
         let load = acceptAny ? mb_load_any_checkpoint : mb_load_checkpoint
         try must(load(session, copy.baseAddress, copy.count))
+        // Frozen parameters are read where their checkpoint is.
+        if mb_reads_from(session, copy.baseAddress, copy.count) != 0 { swap(&copy, &checkpoint) }
     }
 
     #if MB_WITH_EXPORT

@@ -55,6 +55,7 @@ static BOOL fail(NSError** error, mb_status status, const char* text) {
 
 @implementation MBTrainingSession {
   mb_session* _session;
+  void* _checkpoint;  // loaded, where frozen parameters are read from it
   mb_linear_schedule _schedule;
 }
 
@@ -78,6 +79,7 @@ static BOOL fail(NSError** error, mb_status status, const char* text) {
 
 - (void)dealloc {
   if (_session != NULL) mb_destroy(_session);
+  free(_checkpoint);
 }
 
 - (BOOL)must:(mb_status)status error:(NSError**)error {
@@ -200,6 +202,11 @@ static BOOL fail(NSError** error, mb_status status, const char* text) {
   if (aligned == NULL) return fail(error, MB_OUT_OF_MEMORY, "there is no memory for the checkpoint");
   memcpy(aligned, checkpoint.bytes, checkpoint.length);
   BOOL well = [self must:(any ? mb_load_any_checkpoint : mb_load_checkpoint)(_session, aligned, checkpoint.length) error:error];
+  if (well && mb_reads_from(_session, aligned, checkpoint.length)) {
+    void* before = _checkpoint;
+    _checkpoint = aligned;
+    aligned = before;
+  }
   free(aligned);
   return well;
 }

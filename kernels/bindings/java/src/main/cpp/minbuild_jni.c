@@ -189,11 +189,12 @@ NATIVE(void, saveCheckpoint)(JNIEnv* env, jclass self, jlong session, jstring pa
 #endif
 }
 
-NATIVE(void, loadCheckpoint)(JNIEnv* env, jclass self, jlong session, jobject bytes, jboolean any) {
+NATIVE(jboolean, loadCheckpoint)(JNIEnv* env, jclass self, jlong session, jobject bytes, jboolean any) {
   const void* data = (*env)->GetDirectBufferAddress(env, bytes);
   size_t size = (size_t)(*env)->GetDirectBufferCapacity(env, bytes);
   (void)self;
   must(env, (any ? mb_load_any_checkpoint : mb_load_checkpoint)(session_of(session), data, size), session_of(session));
+  return (jboolean)mb_reads_from(session_of(session), data, size);
 }
 
 NATIVE(void, exportModel)(JNIEnv* env, jclass self, jlong session, jstring template_name, jstring path) {

@@ -47,7 +47,8 @@ final class OnnxRuntime {
 
   static native void saveCheckpoint(long session, String path, boolean optimizer) throws OrtException;
 
-  static native void loadCheckpoint(long session, ByteBuffer bytes, boolean any) throws OrtException;
+  /** True if frozen parameters are read from these bytes, which have to stay then. */
+  static native boolean loadCheckpoint(long session, ByteBuffer bytes, boolean any) throws OrtException;
 
   static native void exportModel(long session, String template, String path) throws OrtException;
 

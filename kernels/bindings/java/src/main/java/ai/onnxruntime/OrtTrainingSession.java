@@ -15,6 +15,7 @@ public final class OrtTrainingSession implements AutoCloseable {
   private static volatile long firstSeed;
 
   private long session;
+  private ByteBuffer loaded; // a checkpoint whose frozen parameters are read where they are
   private final int[] sizes;
   private final Set<String>[] inputs;
   private final Set<String>[] outputs;
@@ -153,7 +154,7 @@ public final class OrtTrainingSession implements AutoCloseable {
   public void loadCheckpoint(byte[] checkpoint, boolean acceptAny) throws OrtException {
     ByteBuffer bytes = ByteBuffer.allocateDirect(checkpoint.length);
     bytes.duplicate().put(checkpoint);
-    OnnxRuntime.loadCheckpoint(open(), bytes, acceptAny);
+    if (OnnxRuntime.loadCheckpoint(open(), bytes, acceptAny)) loaded = bytes;
   }
 
   /**
