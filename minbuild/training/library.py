@@ -181,7 +181,7 @@ class Session:
         )
         if status:
             raise TrainerError(status, options.error.decode(errors="replace"))
-        self.parameters = self._parameters()
+        self.parameters = {p.name.decode(): p for p in self._listed(_PARAMETERS)}
 
     def close(self) -> None:
         """Frees the session; every array it handed out is gone with it."""
@@ -200,9 +200,6 @@ class Session:
             if self.library.get(self._session, number, index, ctypes.byref(found)):
                 return
             yield found
-
-    def _parameters(self) -> dict[str, CParameter]:
-        return {found.name.decode(): found for found in self._listed(_PARAMETERS)}
 
     def _check(self, status: int) -> None:
         if status:
@@ -253,8 +250,9 @@ class Session:
         return int(self._session.contents.progress.contents.step)
 
     def parameter(self, name: str) -> np.ndarray:
-        """The parameter's own memory, which the array keeps alive."""
-        return to_array(self.parameters[name].value, self)
+        """The parameter's own memory, which the array keeps alive: that of the session, or of a frozen parameter the
+        checkpoint that was loaded last."""
+        return to_array(self.parameters[name].value, (self, self._checkpoint))
 
     def is_trained(self, name: str) -> bool:
         """True if updates change the parameter."""
@@ -361,8 +359,9 @@ class Session:
         status = self.library.load_checkpoint(self._session, data.ctypes.data, data.nbytes)
         held.accepts_any_checkpoint = before
         self._check(status)
-        self._checkpoint = data  # frozen parameters are read from it in place
-        self.parameters = self._parameters()
+        found = {p.name.decode(): p for p in self._listed(_PARAMETERS)}
+        if any(0 <= (p.value.data or 0) - data.ctypes.data < data.nbytes for p in found.values()):
+            self._checkpoint, self.parameters = data, found  # frozen parameters are read from it in place
 
 
 def arena_size(library: Library, plan: FileBytes | np.ndarray, sizes: Sequence[int] | None = None) -> int:

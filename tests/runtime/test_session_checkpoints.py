@@ -19,6 +19,7 @@ from minbuild.training.library import Library, Session, aligned_copy
 
 CASE, BUILT = load(GOLDEN / "residual"), trainer(GOLDEN / "residual")
 INVALID, BAD_PLAN, BAD_CHECKPOINT, OUT_OF_MEMORY, BAD_SHAPE, IO = 1, 2, 4, 5, 6, 8
+FROZEN = 3  # MB_FROZEN
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +38,21 @@ def test_names_are_compared_to_the_end(session: Session, change: object) -> None
         kept, tensor["name"] = tensor["name"], change(tensor["name"])  # type: ignore[operator]
         assert refusal(lambda: session.load(encode(checkpoint_schema(), root))).status == BAD_CHECKPOINT
         tensor["name"] = kept
+
+
+def test_frozen_parameters_are_those_of_the_checkpoint_that_was_loaded() -> None:
+    """They are read from it in place. An array from before has the memory of the checkpoint before."""
+    case, root = load(GOLDEN / "transfer"), decode(checkpoint_schema(), load(GOLDEN / "transfer").checkpoint)
+    session = trainer(GOLDEN / "transfer").session(case.checkpoint)
+    before = {name: session.parameter(name) for name, p in session.parameters.items() if p.kind == FROZEN}
+    kept = {name: array.copy() for name, array in before.items()}
+    for tensor in (t for t in root["module"]["frozen"] if t["name"] in before):
+        tensor["data"] = (kept[tensor["name"]] + np.float32(1)).tobytes()
+    session.load(encode(checkpoint_schema(), root))
+    assert len(before) > 3
+    for name, array in before.items():
+        np.testing.assert_array_equal(array, kept[name])
+        np.testing.assert_array_equal(session.parameter(name), kept[name] + np.float32(1))
 
 
 @pytest.mark.parametrize("size", [0, 64])
