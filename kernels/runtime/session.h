@@ -14,8 +14,9 @@
 namespace minbuild {
 
 constexpr uint32_t kMostSymbols = 8;
-// Values of expressions, bytes, and indices into the plan's tables. Plans that need more than 2 GB of memory or have more
-// than 65,535 entries in a table are wide, in another layout; a library reads the plans of one width.
+// Values of expressions, bytes, and indices into the plan's tables. Plans that need more than 2 GB of memory, or whose
+// checkpoints do, or that have more than 65,535 entries in a table are wide, in another layout; a library reads the plans
+// of one width.
 #if MB_WIDE
 using Size = int64_t;
 using Bytes = uint64_t;

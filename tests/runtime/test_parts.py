@@ -78,7 +78,15 @@ def test_every_part_works_alone(part, tmp_path):
 
 
 def test_properties_of_every_type_survive_saving_and_loading(library, session):
-    wanted = {"epoch": -(2**40), "loss": 0.5, "note": "halfway — 半分", "none": "", "zero": 0, "": 7}
+    wanted = {
+        "epoch": -(2**40),
+        "loss": 0.5,
+        "note": "halfway — 半分",
+        "none": "",
+        "zero": 0,
+        "": 7,
+        "long": 2**40 + 3,
+    }
     for name, value in wanted.items():
         session.set_property(name, value)
     assert session.properties() == wanted

@@ -172,7 +172,8 @@ MB_API mb_status mb_set_property(mb_session* session, const mb_property* propert
 
 /* buffers: parameters as one array of floats, in the order of the training graph's inputs; all of them must be MB_FLOAT.
  * A library with this part also takes nominal checkpoints, which have names only: until an array fills all parameters,
- * everything but that is MB_BAD_CHECKPOINT. Copying wants `count` exact; counting sets it. */
+ * everything but that is MB_BAD_CHECKPOINT. Copying wants `count` exact; counting sets it. Copying an array to all
+ * parameters writes to frozen ones where their checkpoint is. */
 enum { MB_COUNT_PARAMETERS = 0, MB_FROM_PARAMETERS = 1, MB_TO_PARAMETERS = 2 };
 MB_API mb_status mb_parameter_buffer(mb_session* session, int trainable_only, int what, float* buffer, size_t* count);
 
