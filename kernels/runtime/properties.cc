@@ -33,7 +33,7 @@ uint32_t find_property(Session* s, Vector name) {
   return at;
 }
 
-// Adds a property; one of that name goes. No type only removes. Whether there was room.
+// Adds a property; one of that name goes. No type only removes, and has no value. Whether there was room.
 MB_NOINLINE bool put_property(Session* s, int32_t type, int64_t number, Vector name, Vector value) {
   const uint32_t at = find_property(s, name), old = at < s->bag_size ? property_at(s, at)->size : 0;
   const uint64_t size = type == 0 ? 0 : size_of(name, value);
@@ -44,8 +44,7 @@ MB_NOINLINE bool put_property(Session* s, int32_t type, int64_t number, Vector n
   *property = {static_cast<uint32_t>(size), type, number};
   if (type != 0 && name.count > 0) copy_bytes(name_of(property), name.data, name.count);
   // Behind the name as it reads, should there be a NUL in it.
-  if (type != 0 && value.count > 0)
-    copy_bytes(name_of(property) + length_of(name_of(property)) + 1, value.data, value.count);
+  if (value.count > 0) copy_bytes(name_of(property) + length_of(name_of(property)) + 1, value.data, value.count);
   s->bag_size -= old;
   for (uint32_t i = at; i < s->bag_size; ++i) {
     s->bag[i] = s->bag[i + old];
