@@ -180,17 +180,21 @@ def test_a_gradient_that_is_not_finite_ends_the_session(value, compiled, tmp_pat
     assert session.checkpoint(True) == other.checkpoint(True)
 
 
-def test_a_session_that_has_ended_gives_and_takes_no_buffer():
+def test_a_session_that_has_ended_gives_and_takes_no_parameters():
     """Parameters of which some were updated would go to a server that averages them."""
     folder = folder_of("mlp")
-    _, one = fused(folder, components=frozenset({"buffers"}))
+    _, one = fused(folder, components=frozenset({"buffers", "export"}))
     case = load(folder)
     session = one.session(case.checkpoint)
     before = session.buffer(False)
     session.parameter("fc2.weight")[3, 5] = np.nan
     with pytest.raises(TrainerError, match="not finite: fc2"):
         session.run(TRAIN_AND_UPDATE, case.batch(0))
-    for refused in (lambda: session.buffer(True), lambda: session.fill(before, trainable_only=False)):
+    for refused in (
+        lambda: session.buffer(True),
+        lambda: session.fill(before, trainable_only=False),
+        lambda: session.export(b""),
+    ):
         with pytest.raises(TrainerError, match="first load a checkpoint"):
             refused()
     session.load(case.checkpoint)

@@ -174,6 +174,7 @@ def test_a_nominal_state_trains_once_a_buffer_filled_it(library, session, tmp_pa
         lambda: state.run(TRAIN, load(RESIDUAL).batch(0)),
         lambda: state.checkpoint(True),
         lambda: state.save(tmp_path / "saved", True),
+        lambda: state.export(b""),
         lambda: state.buffer(True),
         lambda: state.fill(session.buffer(True), trainable_only=True),
     ):
