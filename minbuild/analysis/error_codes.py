@@ -51,7 +51,7 @@ class Failure:
         if self.otherwise and kinds and not named:
             return self.otherwise
         pattern = " ".join({"%s": "(.*)", "%d": r"(\d+)"}[kind] for kind in kinds)
-        # A library without messages has no names of kernels, and whoever copied the code may have lost the blank before.
+        # A library without messages has no names of kernels, and who copied the code may have lost the blank before.
         found = re.fullmatch(pattern, named, re.DOTALL) or re.fullmatch(pattern, f"{named} ", re.DOTALL)
         values = iter(found.groups() if found else ("",) * len(kinds))
         return _NAMED.sub(lambda _: next(values) or "…", self.text)
