@@ -45,7 +45,7 @@ def node_with_relaxed_simd() -> tuple[str, ...]:
     return (node, flag) if flagged else (node,)
 
 
-def page(url: str, seconds: int = 120) -> str:
+def page(url: str, seconds: int = 600) -> str:
     """The document of a page after its scripts have run, in a browser without a window."""
     browser = next((b for b in ("chromium", "chromium-browser", "google-chrome") if shutil.which(b)), None)
     if browser is None:
