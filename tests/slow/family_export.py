@@ -35,6 +35,9 @@ def main(folder: Path, names: list[str]) -> None:
     transformers.logging.set_verbosity_error()
     torch.set_num_threads(1)
     every = {**vision(), **language()}
+    unknown = [name for name in names if name not in every]
+    if unknown:
+        sys.exit(f"{', '.join(unknown)}: in no list. `family_export.py --list` has the names.")
     for name in names:
         place = folder / name
         place.mkdir(parents=True, exist_ok=True)
