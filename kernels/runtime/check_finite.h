@@ -29,7 +29,7 @@ bool scales_loss(const Session* s) {
 MB_INLINE constexpr bool scales_loss(const Session*) { return MB_LOSS_SCALING; }
 #endif
 
-// What makes the sign of a number change that is NaN or infinite, and of no other: the exponent grows by one.
+// Added to the bits of a number, it makes the exponent grow by one: the sign changes of NaN and infinity, and of no other.
 constexpr uint32_t kExponentStep = 0x00800000;
 
 #if MB_THREADS > 1 && !MB_DOUBLES

@@ -27,10 +27,11 @@ MB_INLINE intptr_t system_write(int file, const void* from, size_t size) {
 // Null where there is no memory or no such file.
 MB_INLINE void* system_map(size_t size, int flags, int file) {
 #ifdef SYS_mmap2  // whose offset is in pages
-  const intptr_t at = system_call(SYS_mmap2, 0, size, PROT_READ | PROT_WRITE, flags, file, 0);
+  constexpr intptr_t kMap = SYS_mmap2;
 #else
-  const intptr_t at = system_call(SYS_mmap, 0, size, PROT_READ | PROT_WRITE, flags, file, 0);
+  constexpr intptr_t kMap = SYS_mmap;
 #endif
+  const intptr_t at = system_call(kMap, 0, size, PROT_READ | PROT_WRITE, flags, file, 0);
   // Addresses of 32 bits may have the sign of a failure.
   intptr_t failed = sizeof at > 4 ? at >> 63 : -intptr_t(uintptr_t(at) >= uintptr_t(-4095));
   MB_OPAQUE(failed);  // else a conditional move, and a register saved for its zero

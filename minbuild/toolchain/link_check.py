@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterable, Iterator
 
 from minbuild.errors import ToolchainFailed
 
-# What a library may ask of the C library: memory, and of that of macOS files, the number of the last error, what its
-# compilers clear memory with, and the loader's part of every call; threads of macOS and of Windows; the memory of a
-# WebAssembly module that shares it.
+# Of the C library: functions of memory, and of that of macOS those of files, the number of the last error, a function
+# that its compilers clear memory with, and the loader's part of every call. Threads of macOS and of Windows; the memory
+# of a WebAssembly module that shares it.
 ALLOWED_IMPORTS = frozenset(
     ("memcpy", "memmove", "memset", "memcmp", "bcmp", "strlen", "strcmp", "mmap", "munmap", "madvise")
     + ("open", "close", "read", "write", "lseek", "fsync", "rename", "unlink", "fchmod")

@@ -181,7 +181,7 @@ class Session:
         )
         if status:
             raise TrainerError(status, options.error.decode(errors="replace"))
-        self.parameters = {p.name.decode(): p for p in self._listed(_PARAMETERS)}
+        self.parameters = self._parameters()
 
     def close(self) -> None:
         """Frees the session; every array it handed out is gone with it."""
@@ -200,6 +200,9 @@ class Session:
             if self.library.get(self._session, number, index, ctypes.byref(found)):
                 return
             yield found
+
+    def _parameters(self) -> dict[str, CParameter]:
+        return {found.name.decode(): found for found in self._listed(_PARAMETERS)}
 
     def _check(self, status: int) -> None:
         if status:
@@ -359,7 +362,7 @@ class Session:
         status = self.library.load_checkpoint(self._session, data.ctypes.data, data.nbytes)
         held.accepts_any_checkpoint = before
         self._check(status)
-        found = {p.name.decode(): p for p in self._listed(_PARAMETERS)}
+        found = self._parameters()
         if any(0 <= (p.value.data or 0) - data.ctypes.data < data.nbytes for p in found.values()):
             self._checkpoint, self.parameters = data, found  # frozen parameters are read from it in place
 

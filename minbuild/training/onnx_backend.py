@@ -36,10 +36,14 @@ from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import TRAIN, Library, Session
 
 
-@cache
 def full_library(wide: bool = False) -> Library:
     """The full build for this machine, compiled or found in the cache, and loaded. With `wide` it takes plans of models
     that need more than 2 GB, and no others."""
+    return _full_library(wide)
+
+
+@cache  # by the value, given or not
+def _full_library(wide: bool) -> Library:
     sources = emit_sources(full_contents(registry(), wide=wide), registry())
     built = build_library(sources, host_target(), find_toolchain())
     with tempfile.TemporaryDirectory() as folder:

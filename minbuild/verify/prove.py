@@ -129,7 +129,7 @@ def prove(
             model, start, here[0], bench.contents.checkpoint_writing, compact, keeps=bool(run_elsewhere)
         )
     except NotEqual as error:
-        if model.separate_plan or model.direct_plan:  # of other steps
+        if model.separate or model.direct_plan:  # of other steps
             raise
         steps = step_script(model, start)
         which = first_difference(
