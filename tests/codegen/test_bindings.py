@@ -219,6 +219,23 @@ def test_refusals_in_javascript(dist: Path) -> None:
     assert run(tool("node"), "refusals.mjs", cwd=dist / "bindings/js") == REFUSALS
 
 
+PAGES = """
+import { TrainingSession } from "./index.js";
+import assert from "node:assert/strict";
+const page = "data:text/html,<p>Welcome</p>";
+const files = { trainModel: "../../model/trainer.plan", checkpointState: "../../model/checkpoint" };
+for (const name of ["wasm", "trainModel", "checkpointState"])
+  await assert.rejects(
+    TrainingSession.create({ ...files, [name]: page }), /^Error: data:.*Welcome.*: the server answered with a page/);
+await TrainingSession.create(files); // what was refused is not kept
+"""
+
+
+def test_a_page_in_place_of_a_file_is_named_in_javascript(dist: Path) -> None:
+    (dist / "bindings/js/pages.mjs").write_text(PAGES, "utf-8")
+    run(tool("node"), "pages.mjs", cwd=dist / "bindings/js")
+
+
 def test_refusals_in_cpp(dist: Path) -> None:
     folder = dist / "bindings/cpp"
     flags = (*CXX, "-fno-exceptions", f"-I{dist / 'include'}", "-I.")

@@ -3,6 +3,8 @@ import { MB_OK, OPTIONS, PARAMETER } from "./header.js";
 import { Threads, sharedMemory } from "./threads.js";
 
 const PAGE = 65536;
+const NO_FILE =
+  "the server answered with a page (text/html), as many do where they have no file. Put the file there, or give its address.";
 const decoder = new TextDecoder();
 const encoder = new TextEncoder();
 
@@ -21,6 +23,7 @@ export async function bytesOf(source) {
   if (ArrayBuffer.isView(source)) return new Uint8Array(source.buffer, source.byteOffset, source.byteLength);
   if (typeof Response !== "undefined" && source instanceof Response) {
     if (!source.ok) throw new Error(`${source.url}: ${source.status} ${source.statusText}`);
+    if (source.headers.get("content-type")?.startsWith("text/html")) throw new Error(`${source.url}: ${NO_FILE}`);
     return new Uint8Array(await source.arrayBuffer());
   }
   const address = String(source);
