@@ -301,11 +301,20 @@ MB_INLINE void exchange(X& x, X& y) {
   y = was;
 }
 
+// Rows that decide how a product is computed. A part goes the way of its whole, so that no bit depends on the threads.
+template <class T>
+MB_INLINE intptr_t rows_of_whole(const Gemm<T>& g) {
+#if MB_THREADS > 1
+  if (g.all_rows != 0) return g.all_rows;
+#endif
+  return g.m;
+}
+
 // True of products along K for which tiles do all the same: enough rows read a packed panel. Engines of WebAssembly take
 // long for the last additions of dot products.
 template <class T>
 MB_INLINE bool has_many_rows(const Gemm<T>& g) {
-  return MB_FAST_WASM && g.m >= 32 && g.n >= 8 && g.c_col == 1;
+  return MB_FAST_WASM && rows_of_whole(g) >= 32 && g.n >= 8 && g.c_col == 1;
 }
 
 // True if the product is one of dot products. They need depth to pay for their last additions, and have one width only:
@@ -315,14 +324,15 @@ MB_INLINE bool takes_dots(const Gemm<T>& g, int bytes) {
   const int lanes = int(unsigned(bytes) / sizeof(T));
   const bool along = g.a_col == 1 && g.b_row == 1;
   if (has_many_rows(g)) return false;
-  return !MB_ONE_VARIANT && along && (bytes > 16 || !MB_DISPATCHES) && (g.m == 1 || g.n == 1 || g.k >= 8 * lanes);
+  return !MB_ONE_VARIANT && along && (bytes > 16 || !MB_DISPATCHES) &&
+         (rows_of_whole(g) == 1 || g.n == 1 || g.k >= 8 * lanes);
 }
 
 // True of products `along` K that tiles compute sooner than dot products, on x86: so many rows that packing whole panels
 // takes less than the last additions would.
 template <class T>
 MB_INLINE bool takes_tiles(const Gemm<T>& g, bool along) {
-  return MB_DISPATCHES && along && g.n % 16 == 0 && g.k < 4 * (g.m - 8);
+  return MB_DISPATCHES && along && g.n % 16 == 0 && g.k < 4 * (rows_of_whole(g) - 8);
 }
 
 #if !MB_ONE_VARIANT
@@ -366,6 +376,7 @@ MB_NOINLINE void multiply_strided(Gemm<T>& g) {
 template <class T>
 MB_INLINE Gemm<T> part_of(const Gemm<T>& g, intptr_t i, intptr_t rows, intptr_t j, intptr_t columns) {
   Gemm<T> some = g;
+  some.all_rows = rows_of_whole(g);
   some.m = g.m - i < rows ? g.m - i : rows;
   some.n = g.n - j < columns ? g.n - j : columns;
   some.a += i * g.a_row;

@@ -49,6 +49,7 @@ struct Gemm {
   Team* team = nullptr;  // the threads among which packed products are divided; member m packs into scratch + m * share
   int32_t members = 1;
   intptr_t share = 0;
+  intptr_t all_rows = 0;  // of the product that this is a part of; 0: it is none
 #endif
 };
 

@@ -275,12 +275,12 @@ struct PlaneConv : StoredWeights<T, Features>, AxisCount<Features::kLines && Fea
 #endif
 #if MB_THREADS > 1
   int64_t channels_and_taps() const { return int64_t(xs.channels) * taps; }
-  // True if rows of the product are divided: of pointwise windows without groups, and not if parts turned into dot products.
+  // True if rows of the product are divided: of pointwise windows without groups.
   bool divides_rows() const {
     if constexpr (Features::kDequantize) {
       if (this->matrix) return false;
     }
-    return pointwise() && groups == 1 && (propagation != kWeightGradient || xs.channels % kWhole == 0);
+    return pointwise() && groups == 1;
   }
   // Itself, in the memory of a member.
   MB_INLINE PlaneConv of_member(int32_t member) const {
