@@ -230,7 +230,27 @@ class _ForwardPath:
         ]
         # Without parameters on the way from the last such value to the labels, what is there belongs to the loss.
         ends = (cuts[-1],) if not self.parameters_between(cuts[-1], meet) else tuple(dict.fromkeys(meet))
+        if self.trains_on_labels(loss):
+            ends = self.compared(loss) or ends
         return tuple(dict.fromkeys(self.before_loss(name) for name in ends))
+
+    def trains_on_labels(self, loss: str) -> bool:
+        """True if labels, or what is made of them, meet parameters, as the words that a decoder reads."""
+        return any(
+            self.reached[node.outputs[0]] & self.labels and self.parameters.intersection(names_read(node))
+            for node in self.to(loss)
+        )
+
+    def compared(self, loss: str) -> tuple[str, ...]:
+        """The values that meet labels behind the last parameter."""
+        read_before, found = set[str](), list[str]()
+        for node in reversed(self.to(loss)):
+            reads = names_read(node)
+            if read_before.intersection(node.outputs) or self.parameters.intersection(reads):
+                read_before.update(reads)
+            elif any(n not in self.trained and self.reached.get(n, frozenset()) & self.labels for n in reads):
+                found += [n for n in sorted(reads) if n in self.trained]
+        return tuple(dict.fromkeys(reversed(found)))
 
     def to(self, name: str) -> list:  # type: ignore[type-arg]
         """The nodes that make `name`, in order."""

@@ -77,6 +77,23 @@ def test_a_loss_may_use_its_scores_twice():
     assert default_outputs(loss, ["w"]) == ("score",)
 
 
+def test_labels_that_a_decoder_reads_meet_its_scores_behind_all_parameters():
+    """Scores of the next word, from the words before it; the loss may have parameters of its own."""
+    nodes = (
+        ("Mul", ["x", "w"], "encoded"),
+        ("Mul", ["t", "w"], "embedded"),
+        ("Add", ["encoded", "embedded"], "attended"),
+        ("Mul", ["attended", "v"], "score"),
+        ("Sub", ["score", "t"], "difference"),
+        ("Neg", ["difference"], "loss"),
+    )
+    assert default_outputs(graph(*nodes, inputs="x t w v"), ["w", "v"]) == ("score",)
+    weighted = graph(
+        ("Mul", ["x", "w"], "y"), ("Sub", ["y", "t"], "d"), ("Mul", ["d", "v"], "loss"), inputs="x t w v"
+    )
+    assert default_outputs(weighted, ["w", "v"]) == ("y",)
+
+
 def test_outputs_that_cannot_be_told_must_be_named():
     itself = graph(("Mul", ["x", "w"], "y"), ("Sub", ["y", "x"], "loss"), inputs="x w")
     with pytest.raises(BadInput, match="--export-output"):
