@@ -13,9 +13,11 @@ from minbuild.errors import Unsupported
 from minbuild.ir import Checkpoint, Graph, Node, Plan, TensorType, TrainingArtifacts
 from minbuild.ir.dims import symbol
 from minbuild.ops import registry
+from minbuild.ops.core.definition import TestCase
 from minbuild.ops.movement.slice import range_of
 from minbuild.ops.movement.strided_copy import Along, Axis, call_move, straight, whole
 from minbuild.ops.movement.transpose import transposition
+from minbuild.planning.plan_encoding import encode_plan
 from minbuild.training.library import TRAIN, Library, TrainerError
 
 REGISTRY = registry()
@@ -184,6 +186,19 @@ def test_range_counts_to_a_free_size(library):
     for batch in (2, 5, 8, 32):  # the last fills the memory
         np.testing.assert_array_equal(session.run(TRAIN, [np.zeros((batch, 2))])[0], range(1, batch, 2))
     assert (session.guard == 0xFF).all()
+
+
+@pytest.mark.parametrize("count", [4096, 4097])
+def test_a_long_range_is_made_on_the_device_and_by_the_reference(library, count):
+    """A short one is a constant of the plan, as shapes may depend on it."""
+    limits = tuple(np.array(n, np.int32) for n in (3, 3 + 2 * count, 2))
+    operator, case = REGISTRY.ops[":Range"], TestCase("", limits, constant=frozenset({0, 1, 2}))
+    one = trainers.one_node(operator, case)
+    plan = trainers.plan_of(one.artifacts, REGISTRY)
+    assert (len(encode_plan(plan, {})) > 4 * count) == (count == 4096)
+    wanted = np.arange(3, 3 + 2 * count, 2)
+    np.testing.assert_array_equal(trainers.run(library, plan, one)["y0"], wanted)
+    np.testing.assert_array_equal(trainers.expected(operator, case)["y0"], wanted)
 
 
 def test_constants_of_a_free_size_are_filled_on_the_device(library):

@@ -45,14 +45,23 @@ def _infer(ctx: OpContext) -> Sequence[TensorType]:
     return (TensorType(ctx.element(), (_count(*_limits(ctx)),)),)
 
 
+def _numbers(start: Any, count: int, delta: Any, dtype: Any) -> np.ndarray:
+    return (start + np.arange(count) * delta).astype(dtype)
+
+
+def _known(ctx: OpContext) -> Sequence[np.ndarray | None]:
+    start, limit, delta = _limits(ctx)
+    count = _count(start, limit, delta)
+    if not isinstance(count, int) or count > SMALL:
+        return (None,)
+    return (_numbers(start, count, delta, np.asarray(ctx.content(0)).dtype),)
+
+
 def _reference(
     attributes: Mapping[str, Any], start: np.ndarray, limit: np.ndarray, delta: np.ndarray
 ) -> np.ndarray:
     first, last, step = (x.reshape(()).item() for x in (start, limit, delta))
-    count = _count(first, last, step)
-    if not isinstance(count, int) or count > SMALL:
-        raise TypeError("the device makes it")
-    return (first + np.arange(count) * step).astype(start.dtype)
+    return _numbers(first, max(0, int(np.ceil((last - first) / step))), step, start.dtype)
 
 
 def _lower(ctx: OpContext) -> Sequence[KernelCall]:
@@ -68,7 +77,9 @@ range_op = Op(
     "Range",
     since=(11, 27),
     infer=_infer,
+    shape_value=_known,
     reference=_reference,
+    folds=False,
     lower=_lower,
     kernels=(range_kernel,),
 )
