@@ -50,6 +50,7 @@ _SECTIONS = (
     ("Gradients of single operators", "probe_gradients.py", "gradient_probe.md", ""),
     ("Models exported from PyTorch", "field_models.py", "field.md", ""),
     ("Families of models exported from PyTorch", "field_families.py", "field_families.md", ""),
+    ("Invariants on families of models", "field_invariants.py", "field_invariants.md", ""),
 )
 
 

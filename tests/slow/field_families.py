@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from field_models import ROOT, tried
 from field_table import Row, line, read_rows, write_table
+from own_process import answer_of
 
 from minbuild.training.onnx_backend import full_library
 
@@ -72,29 +73,18 @@ def _options() -> argparse.Namespace:
 
 def _rows(work: Path, names: Iterable[str]) -> Iterable[Row]:
     """A row for each model, made in a process of its own."""
-    context = multiprocessing.get_context("fork")
     for name in names:
-        meta = json.loads((work / name / "meta.json").read_text())
-        exporter = next((e for e in ("dynamo", "legacy") if e not in meta["failed"]), "dynamo")
-        meta["opset"].setdefault(exporter, 0)
-        receiver, sender = context.Pipe(duplex=False)
-        process = context.Process(target=_try, args=(work / name, exporter, sender))
-        process.start()
-        sender.close()
-        row = Row(name, exporter, meta["opset"][exporter])
-        try:
-            row = receiver.recv() if receiver.poll(LIMIT) else row
-        except EOFError:
-            process.join()
-            row.result = f"crashed: ended by {process.exitcode}"
-        row.result = row.result or f"not trained in {LIMIT} s"
-        process.kill()
-        process.join()
-        yield row
+        exporter, meta = exported(work / name)
+        row, why = answer_of(tried, work / name, exporter, True, limit=LIMIT)
+        yield row or Row(name, exporter, meta["opset"].get(exporter, 0), result=why)
 
 
-def _try(folder: Path, exporter: str, sender: multiprocessing.connection.Connection) -> None:
-    sender.send(tried(folder, exporter, quick=True))
+def exported(folder: Path) -> tuple[str, dict[str, Any]]:
+    """The exporter whose model is in `folder`, or that failed last, and what is known of it."""
+    meta = json.loads((folder / "meta.json").read_text())
+    exporter = next((e for e in ("dynamo", "legacy") if e not in meta["failed"]), "dynamo")
+    meta["opset"].setdefault(exporter, 0)
+    return exporter, meta
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def tried(folder: Path, exporter: str, quick: bool) -> Row:
     return row
 
 
-def _recorded(folder: Path, exporter: str) -> dict[str, np.ndarray]:
+def recorded(folder: Path, exporter: str) -> dict[str, np.ndarray]:
     with np.load(folder / f"{exporter}.npz") as arrays:
         return dict(arrays)
 
@@ -118,7 +118,7 @@ def _recorded(folder: Path, exporter: str) -> dict[str, np.ndarray]:
 def _train(folder: Path, meta: Mapping[str, Any], row: Row, place: Path, quick: bool) -> None:
     """Artifacts of minbuild against PyTorch."""
     model = folder / f"{row.exporter}.onnx"
-    record, source = _recorded(folder, row.exporter), read_source(model)
+    record, source = recorded(folder, row.exporter), read_source(model)
     row.nodes = len(source.graph.nodes)
     same = matched(source.graph.initializers, record)
     # What an exporter packed or folded has no name to ask for: then all initializers train.
@@ -151,8 +151,8 @@ def _in_double(place: Path, recipe: Recipe, meta: Mapping[str, Any], record: Arr
     write_artifacts(made, place / "double")
     model = compile_model(place / "double", {}, {})
     session = Session(full_library(is_wide(model.plan_bytes)), model.plan_bytes, model.checkpoint)
-    loss = session.run(TRAIN, _given(session, meta, {n: widened(a) for n, a in record.items()}, 0))[0]
-    return _distance(loss, _gradients(session), record, same)
+    loss = session.run(TRAIN, given(session, meta, {n: widened(a) for n, a in record.items()}, 0))[0]
+    return _distance(loss, gradients_of(session), record, same)
 
 
 def _train_ort(folder: Path, meta: Mapping[str, Any], row: Row, place: Path, quick: bool) -> None:
@@ -162,7 +162,7 @@ def _train_ort(folder: Path, meta: Mapping[str, Any], row: Row, place: Path, qui
         row.result = f"refused by ONNX Runtime: {answer['refused']}"
         return
     row.nodes = len(read_source(folder / "ort" / "training_model.onnx").graph.nodes)
-    record = _recorded(folder, "legacy")
+    record = recorded(folder, "legacy")
     losses, _ = _stepped(_session(folder / "ort", row, place, quick), meta, record)
     compare_losses(row, losses, np.array(answer["losses"]), record["loss_noise"])
     if meta["random"]:
@@ -216,20 +216,20 @@ def _stepped(
     losses: list[float] = []
     gradients: dict[str, np.ndarray] = {}
     for step in range(len(record["loss64"])):
-        losses.append(float(np.ravel(session.run(TRAIN, _given(session, meta, record, step))[0])[0]))
-        gradients = gradients or _gradients(session)
+        losses.append(float(np.ravel(session.run(TRAIN, given(session, meta, record, step))[0])[0]))
+        gradients = gradients or gradients_of(session)
         session.optimizer_step()
         session.lazy_reset_grad()
     return losses, gradients
 
 
-def _given(session: Session, meta: Mapping[str, Any], record: Arrays, step: int) -> list[np.ndarray]:
+def given(session: Session, meta: Mapping[str, Any], record: Arrays, step: int) -> list[np.ndarray]:
     """The recorded batch, in the order of the trainer's inputs."""
     names = session.names(TRAIN, outputs=False)
     return [record[f"in/{n}" if n in meta["inputs"] else "target"][step] for n in names]
 
 
-def _gradients(session: Session) -> dict[str, np.ndarray]:
+def gradients_of(session: Session) -> dict[str, np.ndarray]:
     return {n: np.array(session.gradient(n)) for n, p in session.parameters.items() if p.gradient}
 
 
