@@ -9,6 +9,7 @@ threads  2, 3 and 5 threads compute the bits of one: losses, gradients and param
 fused    updates within the training step give the losses and parameters of separate ones
 resumed  from a checkpoint, a session goes on with the same bits as the one that wrote it
 sizes    a step of one sample, or of all, has the same bits whatever was computed before
+dense    the plan in the dense encoding computes the bits of the plain one
 ram      the smallest plan that --ram finds is as near to PyTorch as the usual one
 
 Rows stay in the table where only some checks are made again. Exit code 1 where an invariant is broken.
@@ -41,9 +42,9 @@ from minbuild.errors import MinbuildError, OverBudget
 from minbuild.ops import registry
 from minbuild.options.plan_options import PlanOptions, Updates
 from minbuild.planning.compile import compile_model
-from minbuild.planning.compiled_model import CompiledModel
+from minbuild.planning.compiled_model import CompiledModel, with_dense_plans
 from minbuild.planning.library_contents import full_contents
-from minbuild.planning.plan_encoding import is_wide
+from minbuild.planning.plan_encoding import dense_form, is_wide
 from minbuild.toolchain import build_library, find_toolchain, host_target
 from minbuild.training.library import TRAIN, TRAIN_AND_UPDATE, Library, Session
 
@@ -82,7 +83,9 @@ class Trained:
     def session(
         self, model: CompiledModel, *, checkpoint: bytes | None = None, most: int = 1, threads: int = 1
     ) -> Session:
-        library = full(is_wide(model.plan_bytes), fused=model.plan.fused_updates, threads=most)
+        library = full(
+            is_wide(model.plan_bytes), model.plan.fused_updates, most, dense_form(model.plan_bytes)
+        )
         made = Session(library, model.plan_bytes, checkpoint or model.checkpoint, threads=threads)
         made.learning_rate = float(self.meta["rate"])
         return made
@@ -111,9 +114,9 @@ class Trained:
 
 
 @cache
-def full(wide: bool, *, fused: bool, threads: int) -> Library:
-    """A library of all kernels, for plans of this width and place of updates, and so many threads."""
-    contents = replace(full_contents(registry(), wide=wide, threads=threads), fused_updates=fused)
+def full(wide: bool, fused: bool, threads: int, form: int) -> Library:
+    """A library of all kernels, for plans of this width, place of updates and `dense_form`, and so many threads."""
+    contents = replace(full_contents(registry(), wide=wide, threads=threads, dense=form), fused_updates=fused)
     built = build_library(emit_sources(contents, registry()), host_target(), find_toolchain())
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "library.so"
@@ -183,6 +186,14 @@ def sizes(model: Trained) -> str:
     return unlike({name: b"" if same else b"other" for name, same in found.items()}, b"")
 
 
+def dense(model: Trained) -> str:
+    plans = with_dense_plans((model.usual,))
+    if plans is None:
+        return "too much for it"
+    found, wanted = (model.steps(model.session(plan))[0] for plan in (plans[0], model.usual))
+    return unlike({f"form {dense_form(plans[0].plan_bytes)}": found}, wanted)
+
+
 def ram(model: Trained) -> str:
     usual = model.usual
     try:
@@ -203,7 +214,7 @@ def ram(model: Trained) -> str:
 
 
 CHECKS: Mapping[str, Callable[[Trained], str]] = {
-    f.__name__: f for f in (threads, fused, resumed, sizes, ram)
+    f.__name__: f for f in (threads, fused, resumed, sizes, dense, ram)
 }
 
 
@@ -213,7 +224,7 @@ def checked(folder: Path, names: Sequence[str]) -> dict[str, str]:
         try:
             model = Trained(folder, Path(place))
         except MinbuildError as error:
-            return {"model": f"refused: {' '.join(str(error).split())}"}
+            return {"model": f"refused: {' '.join(str(error).split())}"[:LONGEST]}
         if len(model.usual.checkpoint) > LARGE:
             return {"model": "too large"}
         return {name: result_of(CHECKS[name], model) for name in names}
@@ -223,7 +234,7 @@ def result_of(check: Callable[[Trained], str], model: Trained) -> str:
     try:
         return check(model)
     except MinbuildError as error:
-        return f"refused: {' '.join(str(error).split())}"
+        return f"refused: {' '.join(str(error).split())}"[:LONGEST]
     except Exception as error:  # noqa: BLE001  (a defect: the table says which model has it)
         return f"CRASHED: {type(error).__name__}: {error}"
 
@@ -239,9 +250,8 @@ def main() -> int:
     rows: dict[str, dict[str, str]] = {}
     if (PLACE / f"{STEM}.json").exists():
         rows = json.loads((PLACE / f"{STEM}.json").read_text("utf-8"))
-    for most in (1, MOST):  # built once, before processes are made
-        full(False, fused=False, threads=most)
-    full(False, fused=True, threads=1)
+    for fuses, most in ((False, 1), (False, MOST), (True, 1)):  # built once, before processes are made
+        full(False, fuses, most, 0)
     for folder in sorted(options.work.iterdir()):
         name = folder.name
         if (options.names and name not in options.names) or not (folder / "meta.json").exists():
